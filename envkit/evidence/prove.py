@@ -79,8 +79,11 @@ def prove_release(
     files = index.files("torch")
     chosen = _chosen(files.of(torch))
     if not chosen:
-        known = ", ".join(sorted(files.versions, key=key)[-3:])
-        raise UsageError(f"{files.url} has no Linux wheel of torch {torch}; its newest are {known}", hint=_HINT)
+        newest = sorted(files.versions, key=key)[-3:]
+        raise UsageError(
+            f"{files.url} has no Linux wheel of torch {torch}; its newest are {', '.join(newest)}",
+            hint=f"envkit matrix prove torch=={newest[-1]}" if newest else _HINT,
+        )
     wheels, partners, lists = {}, {}, {"torch": files}
     pulled: dict[str, Pulled] = {}
     for platform, file in chosen.items():

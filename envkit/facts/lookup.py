@@ -9,7 +9,7 @@ from typing import Any
 from envkit.facts import sources
 from envkit.facts.check import rows_of
 from envkit.facts.conditions import concerns
-from envkit.facts.model import Build, Facts, Gpu, Trap
+from envkit.facts.model import PYPI, Build, Facts, Gpu, Trap
 from envkit.facts.tables import TABLES
 from envkit.ground.text import similar
 from envkit.ground.versions import is_version, key, major, minor
@@ -104,7 +104,7 @@ def _release(facts: Facts, text: str) -> Entry | None:
 
 
 def _companion(facts: Facts, text: str) -> Entry | None:
-    """Return the files of `torchvision 0.21.0` (or with `==`), or one row for each release of `torchcodec`."""
+    """Return the files of `torchvision 0.21.0` (or with `==`), or each release of `torchcodec` on each platform."""
     match = _COMPANION.fullmatch(text)
     if match is None:
         return None
@@ -113,8 +113,10 @@ def _companion(facts: Facts, text: str) -> Entry | None:
     if version:
         chosen = tuple(row for row in rows if row.version == version)
     else:
-        releases = {row.version: row for row in rows}  # the last one wins, so each release has one row
-        chosen = tuple(releases[number] for number in sorted(releases, key=key, reverse=True))
+        # One index of a release is enough; the last one wins, which is the Python index if that has files.
+        last = {row.version: row.index for row in sorted(rows, key=lambda row: row.index == PYPI)}
+        listed = [row for row in rows if row.index == last[row.version]]
+        chosen = tuple(sorted(listed, key=lambda row: key(row.version), reverse=True))
     return Entry(table="companions", rows=chosen) if chosen else None
 
 

@@ -107,13 +107,19 @@ def left_out(build: Build, name: str, python: str, index: Index) -> str:
 
 
 def fitting_cudas(build: Build, name: str, index: Index) -> tuple[str, ...]:
-    """Return the flags of the CUDA versions for which wheels of the same torch and platform have a package's wheel."""
+    """Return the flags of the CUDA versions for which wheels of the same torch and platform have a package's wheel.
+
+    Those of another source than the build's have its flag, too.
+    """
     others = [
         row for row in index.facts.builds
         if (row.torch, row.platform) == (build.torch, build.platform) and row.source in WHEEL_SOURCES
         and row.cuda is not None and build.cuda is not None and companion(row, name, None, index) is not None
     ]  # fmt: skip
-    return tuple(f"--cuda {cuda}" for cuda in sorted({row.cuda for row in others if row.cuda}, key=key, reverse=True))
+    same = {row.cuda for row in others if row.cuda and row.source == build.source}
+    there = same or {row.cuda for row in others if row.cuda}
+    source = "" if same or not there else f"--source {others[0].source} "
+    return tuple(f"{source}--cuda {cuda}" for cuda in sorted(there, key=key, reverse=True))
 
 
 def _place(build: Build) -> str:

@@ -116,7 +116,7 @@ def _torch(request: Request, chosen: Chosen, choice: Choice) -> str:
             f"{how} only"
         )
     if request.cuda is not None and build.cuda and _ended(chosen):
-        return f"last release{of} with CUDA {build.cuda} builds"
+        return f"last release{of} with CUDA {build.cuda} {_builds(chosen)}"
     if choice.incomplete is not None:
         newer = choice.incomplete
         runtime = f"CUDA {newer.cuda}" if newer.cuda else "CPU"
@@ -130,6 +130,20 @@ def _ended(chosen: Chosen) -> bool:
     build, index = chosen.build, chosen.sieve.index
     line = (build.source, build.cuda or "")
     return index.last.get(line) == build.torch and index.newest.get(build.source) != build.torch
+
+
+def _builds(chosen: Chosen) -> str:
+    """Return "builds", or where they are if another source has newer ones for this CUDA."""
+    build, last = chosen.build, chosen.sieve.index.last
+    newer = any(
+        cuda == build.cuda and source != build.source and key(torch) > key(build.torch)
+        for (source, cuda), torch in last.items()
+    )
+    return (
+        {"pypi": "on the Python index", "conda-forge": "on conda-forge"}.get(build.source, "wheels")
+        if newer
+        else "builds"
+    )
 
 
 def _cuda(request: Request, chosen: Chosen, choice: Choice) -> str:

@@ -51,6 +51,9 @@ _CUDA = re.compile(r"(?:cuda[\s=-]*|v)(?=[0-9])", re.IGNORECASE)
 _PYTHON = re.compile(r"(?:py|cp|python)[-_ ]?3\.?([0-9]{1,2})", re.IGNORECASE)
 _PYTHON_NAME = re.compile(r"(?:py|python)[\s-]*(?=[<>!~=])", re.IGNORECASE)
 _PACKAGE = re.compile(r"(?P<name>[A-Za-z_-]+)\s*(?:==?(?!=))?\s*(?P<version>(?:[<>!~=].*|v?[0-9].*)?)")
+# 12080 for CUDA 12.8, as the driver's interface has it, and torch's message ("found version 12080").
+_API_VERSION = re.compile(r"(1[0-9])0([0-9])0")
+_LAST_DRIVER = 999  # larger major versions are of something else
 _FIRST_DRIVER = 100  # no driver has a smaller major version; such a number is the CUDA version of nvidia-smi
 
 
@@ -87,7 +90,8 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         printed = faults.take(_driver_of_cuda, driver, facts, name("driver"))
         if printed is not None:
             branch = f"R{key(printed)[0]}, {printed} or newer"
-            understood["driver"] = f"{driver} is the CUDA version that nvidia-smi prints for driver branch {branch}"
+            cuda = "the CUDA version that" if _dotted(driver) == driver else f"CUDA {_dotted(driver)}, which"
+            understood["driver"] = f"{driver} is {cuda} nvidia-smi prints for driver branch {branch}"
             driver = printed
     gpus = tuple(_texts(fields, "gpu"))
     cards = [row for typed in gpus if (row := faults.take(card, typed, facts, name("gpu"))) is not None]
@@ -261,7 +265,7 @@ def _cuda(text: str | None) -> str | None:
     if match:
         digits = match.group(1)
         return f"{digits[:-1]}.{digits[-1]}"
-    text = _CUDA.sub("", text, count=1)
+    text = _dotted(_CUDA.sub("", text, count=1))
     if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", text):
         return text.rpartition(".")[0]
     return text
@@ -277,13 +281,22 @@ def _split_local(text: str | None) -> tuple[str | None, str | None, bool]:
     return (release, local, False) if _LOCAL.fullmatch(local) else (text, None, False)
 
 
+def _dotted(version: str) -> str:
+    """Return 12.8 for 12080, and other texts unchanged."""
+    match = _API_VERSION.fullmatch(version)
+    return f"{match[1]}.{match[2]}" if match else version
+
+
 def _driver_of_cuda(driver: str, facts: Facts, name: str) -> str | None:
     """Return the oldest driver that prints this CUDA version in nvidia-smi; None if the text is a driver version.
 
     Raises:
         UsageError: no toolkit of the facts has that CUDA version, so its driver is unknown.
     """
-    if not is_version(driver) or key(driver)[0] >= _FIRST_DRIVER:
+    if not is_version(driver):
+        return None
+    driver = _dotted(driver)
+    if key(driver)[0] >= _FIRST_DRIVER:
         return None
     drivers = [row.linux_min for row in facts.toolkits if row.linux_min and minor(row.toolkit) == minor(driver)]
     if not drivers:
@@ -305,7 +318,7 @@ def _check_python(python: Constraint, name: str) -> None:
 
 
 def _check_driver(driver: str, name: str) -> None:
-    if not is_version(driver):
+    if not is_version(driver) or (key(driver)[0] > _LAST_DRIVER and not _API_VERSION.fullmatch(driver)):
         raise UsageError(f"{name}: {driver!r} is not a driver version", hint="write it as 550.54.15, or auto")
 
 

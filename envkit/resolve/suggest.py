@@ -15,6 +15,7 @@ from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import Constraint, key
 from envkit.resolve import forward
 from envkit.resolve.choice import choose, python
+from envkit.resolve.gpus import arm_host
 from envkit.resolve.index import SOURCE_ORDER, Index
 from envkit.resolve.model import Request, Suggestion
 from envkit.resolve.request import changed, words
@@ -43,14 +44,18 @@ def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple
     """Return at most three changes: the best of each field, then second bests, then constraints to leave out.
 
     A change can help only if it is to a constraint of the clash, or to a default that contributes to it (the OS, wheels
-    only).
+    only). A build whose code for the GPUs is unknown is suggested, with a note, only if no other change resolves.
     """
+    return _suggestions(request, clash, index, sure=True) or _suggestions(request, clash, index, sure=False)
+
+
+def _suggestions(request: Request, clash: tuple[Ask, ...], index: Index, *, sure: bool) -> tuple[Suggestion, ...]:
     firsts: list[_Change] = []
     seconds: list[_Change] = []
     lasts: list[_Change] = []
     for ask in sorted({*clash, *_defaults(request, index)}, key=lambda item: (COST.index(item.field), item.position)):
         # A generator: a change is resolved only when it is taken.
-        changes = _changes(request, ask, index)
+        changes = _changes(request, ask, index, sure=sure)
         if ask.field in GIVEN_UP_LAST:
             lasts += islice(changes, 1)
             continue
@@ -97,7 +102,7 @@ def _unlock(request: Request, before: Request, index: Index, without: str | None
     if request.driver != before.driver:
         parts.append(f"--driver {request.driver} instead of {before.driver}")
     field, value = ("gpu", None) if without else ("driver", request.driver)
-    gives = _gives(request, index) or ""
+    gives = _gives(request, index, sure=True) or ""
     return Suggestion(change=", ".join(parts), field=field, value=value, gives=gives, words=words(request))
 
 
@@ -123,10 +128,10 @@ def _defaults(request: Request, index: Index) -> Iterator[Ask]:
         yield Ask("platform", ())
 
 
-def _changes(request: Request, ask: Ask, index: Index) -> Iterator[_Change]:
+def _changes(request: Request, ask: Ask, index: Index, *, sure: bool) -> Iterator[_Change]:
     for near, value in enumerate(_values(request, ask, index)):
         other = changed(request, ask.field, value, ask.position)
-        gives = _gives(other, index)
+        gives = _gives(other, index, sure=sure)
         if gives is None:
             continue
         text = _described(request, ask, value)
@@ -134,17 +139,24 @@ def _changes(request: Request, ask: Ask, index: Index) -> Iterator[_Change]:
         yield _Change((COST.index(ask.field), near), suggestion)
 
 
-def _gives(request: Request, index: Index) -> str | None:
-    """Return the torch, CUDA and Python that a request resolves to; None if it does not resolve."""
+def _gives(request: Request, index: Index, *, sure: bool) -> str | None:
+    """Return the torch, CUDA and Python that a request resolves to; None if it does not resolve.
+
+    Args:
+        request: with one change.
+        index: of the facts.
+        sure: whether the build has to be known to have code for the GPUs.
+    """
     sieve = Sieve(scoped(wanted(request, index.facts), index), index)
     builds = candidates(sieve)
     if not builds:
         return None
     build = choose(builds, sieve).build
-    if sieve.guessed(build):  # a suggestion is known to work, as far as the facts tell
+    if sure and sieve.guessed(build):
         return None
     runtime = f"CUDA {build.cuda}" if build.cuda else "CPU"
-    return f"torch {build.torch}, {runtime}, Python {python(build, sieve)}"
+    doubt = "; no source lists its GPUs" if sieve.guessed(build) else ""
+    return f"torch {build.torch}, {runtime}, Python {python(build, sieve)}{doubt}"
 
 
 def _described(request: Request, ask: Ask, value: str | None) -> str:
@@ -182,7 +194,9 @@ def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
         case "source":
             yield from (name for name in ("auto", *SOURCE_ORDER) if name != request.source)
         case "platform":
-            yield from (name for name in PLATFORMS if name != request.platform)
+            # A product with an Arm CPU of its own is in no other machine.
+            arm = any(arm_host(own.typed, own.gpu) for own in wanted(request, facts).cards)
+            yield from (name for name in PLATFORMS if name != request.platform and not arm)
         case "os":
             system = operating_system(request.os or DEFAULT_OS, facts)
             others = [row for row in facts.oses if row.id != system.id]

@@ -6,6 +6,7 @@ import pytest
 
 from envkit.facts.load import load
 from envkit.facts.lookup import find, nearest
+from envkit.ground.versions import key
 
 FACTS = load()
 
@@ -51,6 +52,18 @@ def test_one_toolkit_comes_with_the_newest_builds_of_its_minor() -> None:
     newest = {(build.source, build.platform): build.torch for build in entry.builds}
     assert newest["pytorch", "linux-64"] == "2.7.1"
     assert len(entry.builds) == len(newest)
+
+
+def test_a_package_is_listed_for_each_platform() -> None:
+    """torchcodec 0.17.0 is for both; a list with one row for each release had linux-aarch64 only."""
+    (entry,) = find(FACTS, "torchcodec")
+    assert [row.platform for row in entry.rows if row.version == "0.17.0"] == ["linux-64", "linux-aarch64"]
+    versions = [key(row.version) for row in entry.rows]
+    assert versions == sorted(versions, reverse=True)
+    (entry,) = find(FACTS, "torchvision")
+    assert {row.index for row in entry.rows if row.version == "0.21.0"} == {"pypi"}
+    # Only the PyTorch index has it.
+    assert {row.index for row in entry.rows if row.version == "0.15.0"} - {"pypi"}
 
 
 def test_near_names_are_known_names() -> None:

@@ -19,6 +19,20 @@ def test_the_answer_is_the_newest_torch_that_the_package_is_for(answer: Answer) 
     assert "torchtext==0.18.0" in command(answer("--with torchtext"))
 
 
+def test_a_newer_build_of_another_source_is_not_denied(answer: Answer) -> None:
+    """torchcodec is on the Python index only, where CUDA 12.6 ends with torch 2.7.1."""
+    found = answer("--with torchcodec --cuda 12.6")
+    assert (found.torch, found.source) == ("2.7.1", "pypi")
+    assert found.reasons["torch"] == "last release with CUDA 12.6 on the Python index"
+
+
+def test_what_would_have_a_package_names_the_source_if_it_is_another(answer: Answer) -> None:
+    assert any(
+        line.endswith("there is one with --source pytorch --cuda 13.0") for line in answer("--source pypi").warnings
+    )
+    assert any(line.endswith("there is one with --cuda 13.0") for line in answer("--torch 2.15").warnings)
+
+
 @pytest.mark.parametrize(
     ("line", "because"),
     [

@@ -272,6 +272,22 @@ def test_where_no_single_change_is_enough_the_rest_that_fits_is_the_hint(answer:
     assert caught.value.conflict.because[-1].startswith("no single change is enough")
 
 
+@pytest.mark.parametrize("platform", ["", " --platform linux-aarch64"])
+def test_no_other_platform_is_suggested_for_a_product_with_an_arm_cpu(platform: str, conflict: Find) -> None:
+    """No source lists the code of these builds, so they are suggested only because nothing else resolves."""
+    found = conflict(f"--gpu GH200 --torch 2.8 --cuda 12.8{platform}")
+    assert [(change.field, change.value) for change in found.suggestions] == [
+        ("cuda", "12.9"), ("torch", "2.9"), ("torch", "2.7"),
+    ]  # fmt: skip
+    assert all(change.gives.endswith("; no source lists its GPUs") for change in found.suggestions)
+
+
+def test_a_build_that_surely_runs_is_suggested_before_others(conflict: Find) -> None:
+    found = conflict("--gpu GH200 --torch 2.11 --cuda 12.4")
+    assert found.suggestions
+    assert not [change for change in found.suggestions if "no source" in change.gives]
+
+
 def test_a_limit_is_raised_to_the_smallest_that_is_enough(conflict: Find) -> None:
     found = conflict("--torch 2.15 --max-size 2GB")
     limit = next(way for way in found.suggestions if way.field == "max_size")

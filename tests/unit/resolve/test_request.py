@@ -71,6 +71,26 @@ def test_the_cuda_of_nvidia_smi_is_read_as_its_driver(read: Read, answer: Callab
     assert caught.value.hint == "nvidia-smi --query-gpu=driver_version --format=csv,noheader prints the driver version"
 
 
+def test_the_number_in_torchs_message_is_a_cuda_version(read: Read, answer: Callable[[str], Resolution]) -> None:
+    """torch: "The NVIDIA driver on your system is too old (found version 11040)"."""
+    assert [read(f"--driver {number}").driver for number in (11040, 12020, 13000)] == [
+        "470.42.01", "535.54.03", "580.65.06",
+    ]  # fmt: skip
+    found = answer("--driver 11040")
+    assert found.cuda == "11.8"
+    assert found.reasons["driver"].startswith("11040 is CUDA 11.4, which nvidia-smi prints for driver branch R470, ")
+    cuda = read("--cuda 12080").cuda
+    assert cuda is not None
+    assert cuda.text == "12.8"
+
+
+@pytest.mark.parametrize("driver", ["1000", "11041", "20260101", "1200.1"])
+def test_a_number_that_no_driver_has_is_refused(driver: str, read: Read) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(f"--driver {driver}")
+    assert f"'{driver}' is not a driver version" in caught.value.message
+
+
 @pytest.mark.parametrize("line", ["--torch 2.13.0+rocm7.2", "--gpu MI300X"])
 def test_amd_is_not_supported(line: str, read: Read) -> None:
     with pytest.raises(ConflictError, match="AMD GPU"):
