@@ -62,8 +62,9 @@ _OTHERS = {
 # Wheels with CUDA on the Python index require NVIDIA's since 1.13; before, they contain CUDA.
 _NVIDIA, _NVIDIA_SINCE = "nvidia-cuda-runtime", (1, 13)
 _PARALLEL = 2
-# Bytes of uv's cache that are kept from one real line to the next.
+# Bytes of uv's cache that are kept from one real line to the next, and that have to be free before one.
 _KEPT = 4_000_000_000
+_FREE = 12_000_000_000
 FORMATS = tuple(sorted(WHEEL_FORMATS))
 _EXPORTED = ("PATH", "HOME", "TMPDIR", "LANG")
 
@@ -292,13 +293,18 @@ def swept(
     return asked, [miss for miss in misses if miss is not None]
 
 
-def real(answers: Sequence[Resolution], record: Path | None, installed: Callable[..., Installed]) -> list[Miss]:
+def real(
+    answers: Sequence[Resolution], record: Path | None, installed: Callable[..., Installed]
+) -> tuple[list[Miss], int]:
     """Install lines from the configured Python index, one after the other, and import what they name.
 
     Args:
         answers: those with equal CUDA should be neighbors, because they share NVIDIA's packages.
         record: gets a JSON line for each answer that is finished; answers that it has are not installed again.
         installed: installs one answer with a folder as uv's cache.
+
+    Returns:
+        The misses, and how many answers were finished before the disk was nearly full.
     """
     finished = {line["words"]: line for line in map(json.loads, record.read_text().splitlines())} if (
         record is not None and record.exists()
@@ -313,6 +319,10 @@ def real(answers: Sequence[Resolution], record: Path | None, installed: Callable
                 cuda = answer.cuda
             words = text_of(answer, "pip").strip()
             line = finished.get(words)
+            if line is None and shutil.disk_usage(scratch).free < _FREE:
+                # A full disk says nothing about a line, and breaks what others do on this machine.
+                tell(f"less than {_FREE / 1e9:.0f} GB of disk is free: {len(answers) - number + 1} lines are left")
+                return misses, number - 1
             if line is None:
                 done = installed(answer, cache)
                 line = {"words": words, "miss": done.miss and done.miss.why, "bytes": done.size, "s": done.seconds}
@@ -323,7 +333,7 @@ def real(answers: Sequence[Resolution], record: Path | None, installed: Callable
             state = line["miss"] or "installed and imported"
             tell(f"{number}/{len(answers)} $ {words}")
             tell(f"  {state}: {line['bytes'] / 1e9:.1f} GB on disk, {line['s']:.0f} s; {len(misses)} misses so far")
-    return misses
+    return misses, len(answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,9 +401,11 @@ def main() -> int:
     facts = load()
     if options.real:
         answers = chosen_for_real(facts, options.real, options.torch, options.seed)
-        misses = real(answers, options.record, installed)
-        against = f"{len(answers)} lines installed from the Python index, Python {PYTHON}"
+        misses, done = real(answers, options.record, installed)
+        left = len(answers) - done
+        against = f"{done} of {len(answers)} lines installed from the Python index, Python {PYTHON}"
     else:
+        left = 0
         answers = sample(facts, options.lines, options.seed)
         counts = {"pip": options.pip, "install": options.install, "lock": options.lock}
         asked, misses = swept(answers, facts, counts, options.formats)
@@ -402,6 +414,7 @@ def main() -> int:
         tell(str(miss))
     return finish("printed_lines", [
         Figure(name="misses", figure=len(misses), unit="", better="lower", goal=0, against=against),
+        *([Figure(name="lines left", figure=left, unit="", better="lower", goal=0, against=against)] if left else []),
     ])  # fmt: skip
 
 
