@@ -5,7 +5,6 @@ Key order, whitespace and `1.0` instead of `1` do not change a digest.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +46,8 @@ def parse(
 def digest_of(tree: Any) -> str:
     """Return the SHA-256 of a plain JSON tree as hex; raises ValueError for NaN and infinities."""
     text = json.dumps(_canonical(tree), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    import hashlib  # noqa: PLC0415 - loads OpenSSL, which `envkit resolve` does not need
+
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -24,7 +24,6 @@ import errno
 import io
 import os
 import re
-import secrets
 import shlex
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -366,7 +365,8 @@ def _replaceable(
 
 
 def _replace(name: str, folder: int, data: bytes, mode: int | None) -> None:
-    temporary = f".{name}.{secrets.token_hex(6)}.tmp"
+    # `secrets` has the same bytes and loads OpenSSL, which every command would wait for.
+    temporary = f".{name}.{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o666 if mode is None else mode, dir_fd=folder)
     try:

@@ -17,13 +17,13 @@ class Elsewhere:
     """A kind of request that has no answer here."""
 
     fields: tuple[str, ...]
-    words: re.Pattern[str]  # of the whole value, in lower case
+    words: str  # an expression for the whole value, in lower case; compiled when a value is given
     reason: str
     go: str
 
 
 def _row(fields: str, words: str, reason: str, go: str) -> Elsewhere:
-    return Elsewhere(tuple(fields.split()), re.compile(words), reason, go)
+    return Elsewhere(tuple(fields.split()), words, reason, go)
 
 
 ROWS = (
@@ -74,7 +74,7 @@ def refuse(fields: Mapping[str, str | Sequence[str] | bool | None], name: Callab
     for row in ROWS:
         for field in row.fields:
             for value in _values(fields.get(field)):
-                if row.words.fullmatch(value.strip().lower()):
+                if re.fullmatch(row.words, value.strip().lower()):
                     raise ConflictError(f"{name(field)}: {value!r:.60}: {row.reason}", hint=row.go)
 
 
