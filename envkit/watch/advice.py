@@ -79,7 +79,7 @@ def _more_workers(measures: Measures, symptoms: Symptoms) -> Advice | None:
     # CPU time of the rest of the step, which shares the CPUs with the workers.
     other_s = max(0.0, (measures.cpus or 0.0) / measures.ranks * measures.step_s - busy_s)
     # A rank that becomes faster than the next one waits for that.
-    step = max(rest, make / chosen, (busy_s + other_s) / cpus, measures.next_s)
+    step = max(rest, make / chosen, (busy_s + other_s) * _crowding(measures, symptoms) / cpus, measures.next_s)
     gain = measures.step_s / step
     if gain < 1 + symptoms.limit("worth"):
         return None
@@ -90,6 +90,15 @@ def _more_workers(measures: Measures, symptoms: Symptoms) -> Advice | None:
         f"{measures.step_s * 1e3:.1f} ms become {step * 1e3:.1f} ms"
     )
     return Advice(id="num_workers", text=text, gain=_spread(gain, symptoms), reason=reason)
+
+
+def _crowding(measures: Measures, symptoms: Symptoms) -> float:
+    """Return how many seconds a second on a CPU takes, because other programs use the CPUs; 1 where none do."""
+    used = measures.cpus or 0.0
+    # A training that fills its CPUs queues behind itself.
+    if not used or used >= symptoms.limit("cpu_full") * measures.usable:
+        return 1.0
+    return max(1.0, measures.wanted / used)
 
 
 def _computes(make_s: float, cpu_s: float, measures: Measures, symptoms: Symptoms) -> bool:

@@ -182,6 +182,17 @@ def test_workers_that_wait_for_a_cpu_do_not_wait_for_storage(queued: float, advi
     assert next(iter(changes(found, "data-bound"))) == advised
 
 
+def test_on_a_machine_that_others_use_more_workers_are_promised_what_is_left() -> None:
+    """A batch needs 5 ms of a CPU and the rest of a step 5 ms, of which each takes four times as long here."""
+    loader = {"next": total(0.95), "fetch": Total(count=200, seconds=19.0, amount=1.0)}
+    alone = judge(on_cpu(loader, num_workers=0, samples=(sample(cpus=0.1, queued=0.0),)))
+    crowded = judge(on_cpu(loader, num_workers=0, samples=(sample(cpus=0.1, queued=0.3),)))
+    assert changes(alone, "data-bound")["num_workers"].gain == pytest.approx(
+        (0.1 / 0.005938 * 0.9, 0.1 / 0.005938 * 1.1), rel=1e-3
+    )
+    assert changes(crowded, "data-bound")["num_workers"].gain == pytest.approx((0.1 / 0.02 * 0.9, 0.1 / 0.02 * 1.1))
+
+
 def test_two_trainings_side_by_side_do_not_wait_for_each_other() -> None:
     one = process({"next": total(0.9)}, pid=1, facts=facts(training={"device": "cpu"}))
     other = replace(process(pid=2, facts=facts(training={"device": "cpu"})), seconds=2.0)
