@@ -176,7 +176,7 @@ def main() -> int:
     tables["pip"] = table(*pip(arguments.pip))
     names = {name for rows in (tables["pip"]["flags"], tables["pip"]["valued"]) for row in rows for name in row.split()}
     names |= set(_FORMER)
-    for command in ("pip install", "add"):
+    for command in ("pip install", "add", "sync"):
         tables[f"uv {command}"] = table(*uv(command, names))
     tables["apt-get"] = table(*apt())
     if arguments.conda:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envkit.ground.errors import UsageError
 from envkit.plan import names
 from envkit.plan.requirements import Contents, Line, included, index, skip, sort, take
+from envkit.project.choice import Choice
 from envkit.project.conda_files import conda, environment, of_channels, with_source
 from envkit.project.installers import Installation, Item, UndecidedError, installation, unwrapped
+from envkit.project.older_files import setup_py
 from envkit.project.shell import Command
+from envkit.project.toml_files import NOT_INSTALLED, pyproject
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ class Build:
 
 
 _AS_FILE = "a shell reads it as a file; quote the requirement"
-_SHELL_ONLY = "image definitions cannot contain shell commands"
+SHELL_ONLY = "image definitions cannot contain shell commands"
 
 
 def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
@@ -76,7 +79,7 @@ def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
             continue
         if found is None:
             # Code that cannot be read has no words.
-            requirements += skip(own, _SHELL_ONLY if part.words or not part.doubt else part.doubt)
+            requirements += skip(own, SHELL_ONLY if part.words or not part.doubt else part.doubt)
         elif part.doubt:
             requirements += skip(own, part.doubt)
         else:
@@ -115,7 +118,7 @@ def _installed(own: Line, part: Command, found: Installation, build: Build, fold
     void = next((item for item in found.items if item.role == "void"), None)
     if void is not None:
         return skip(own, f"with {void.option} it does not install the packages that it names")
-    read = {"pip": _pip, "conda": _conda, "apt": _apt}[found.kind]
+    read = {"pip": _pip, "conda": _conda, "apt": _apt, "project": _synced}[found.kind]
     requirements = read(own, found.items, build, folder)
     for item in found.items:
         if item.role == "lost":
@@ -150,6 +153,35 @@ def _apt(line: Line, items: Sequence[Item], _build: Build, _folder: str | None) 
     return requirements
 
 
+# `.`, `./sub[gpu]`, `/app[all,dev]`
+_PROJECT = re.compile(r"(?P<path>\.{1,2}(?:/[^\[\s]*)?|/[^\[\s]*)(?:\[(?P<extras>[^\]]*)\])?")
+
+
+def _project(line: Line, path: str, build: Build, folder: str | None, choice: Choice) -> Contents | None:
+    """Return the requirements of the project in a folder of the image; None if its files are not in the context."""
+    if folder is None and not path.startswith("/"):
+        return None
+    for name, read in (("pyproject.toml", pyproject), ("setup.py", setup_py)):
+        file = build.source(posixpath.join(path, name), folder or "/")
+        if Path(file).is_absolute() or not (build.folder / file).is_file():
+            continue
+        try:
+            found = read(file, build.folder, choice)
+        except UsageError as error:
+            return skip(line, error.message)
+        # Its own row says what of it is not taken over.
+        kept = tuple(row for row in found.skipped if row.why != NOT_INSTALLED)
+        return replace(found, skipped=kept) + skip(line, f"its requirements are taken over, but {NOT_INSTALLED}")
+    return None
+
+
+def _synced(line: Line, items: Sequence[Item], build: Build, folder: str | None) -> Contents:
+    """Return the contents of `uv sync`: the requirements of the project in the working folder."""
+    extras, groups = (tuple(item.value for item in items if item.role == role) for role in ("extra", "group"))
+    found = _project(line, ".", build, folder, Choice(extras=extras, groups=groups))
+    return found or skip(line, "the pyproject.toml that it installs is not among the files that are copied before")
+
+
 def _pip(line: Line, items: Sequence[Item], build: Build, folder: str | None) -> Contents:
     requirements, lines = Contents(), []
     for item in items:
@@ -168,6 +200,13 @@ def _pip(line: Line, items: Sequence[Item], build: Build, folder: str | None) ->
             requirements += skip(own, "the CUDA version is chosen for the machines that --gpu and --driver describe")
         elif item.role == "index":
             requirements += index(own, re.sub(r"^[\w.-]+=", "", item.value))
+        elif item.role in ("editable", "package") and (match := _PROJECT.fullmatch(item.value)):
+            extras = tuple(text.strip() for text in (match["extras"] or "").split(",") if text.strip())
+            found = _project(own, match["path"], build, folder, Choice(extras=extras))
+            if found is None:
+                lines.append(own if item.role == "package" else Line(where=line.where, text=f"-e {item.value}"))
+            else:
+                requirements += found
         elif item.role == "editable":
             lines.append(Line(where=line.where, text=f"-e {item.value}"))
         elif item.role == "package" and item.value not in ("pip", "setuptools", "wheel"):

@@ -246,7 +246,8 @@ def conda(line: Line, spec: str, *, export: bool = False) -> Contents:
     name, version = parts.name.lower(), parts.version
     if name in _FIELDS:
         found = conda_specs.device(parts.build)
-        return _versioned(line, _FIELDS[name], version) + (_versioned(line, *found) if found else Contents())
+        own = _versioned(line, _FIELDS[name], version) + _source(line, parts)
+        return own + (_versioned(line, *found) if found else Contents())
     if name in _CPU:
         return take(line, "cpu", "true") + (_versioned(line, "torch", version) if name in _CPU_TORCH else Contents())
     if name in _TOOLKIT:
@@ -255,6 +256,14 @@ def conda(line: Line, spec: str, *, export: bool = False) -> Contents:
         return not_for(line, system)
     why = conda_exports.unneeded(parts, export=export)
     return skip(line, why, harmless=version in ("", "*")) if why else _package(line, parts)
+
+
+def _source(line: Line, parts: conda_specs.CondaSpec) -> Contents:
+    """Return the source of torch that a spec with a channel names: `pytorch::pytorch`."""
+    sources = {"pytorch": "conda-pytorch", conda_specs.FORGE: "conda-forge"}
+    source = sources.get(channel_name(parts.channel)) if parts.channel else None
+    is_torch = _FIELDS.get(parts.name.lower()) == "torch"
+    return take(line, "source", source) if source and is_torch else Contents()
 
 
 def _package(line: Line, parts: conda_specs.CondaSpec) -> Contents:

@@ -14,8 +14,20 @@ from typing import Any
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
-from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, index, not_for, skip, sort, take
-from envkit.project.build_commands import INDEX_VARIABLES, Build, checked, contents_of
+from envkit.plan.requirements import (
+    SOURCES,
+    Contents,
+    Line,
+    Setting,
+    Skipped,
+    included,
+    index,
+    not_for,
+    skip,
+    sort,
+    take,
+)
+from envkit.project.build_commands import INDEX_VARIABLES, SHELL_ONLY, Build, checked, contents_of
 from envkit.project.conda_files import variable
 from envkit.project.shell import Command, commands, is_shell, of_words
 from envkit.project.toml_files import texts
@@ -114,7 +126,12 @@ def dockerfile(name: str, folder: Path) -> Contents:
         if problem.line not in resolved:
             requirements += skip(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
     build = Build(folder=folder, last_workdir="/", is_context="/" in name or (folder / ".git").exists())
-    copied = _copied_stages(items, image)
+    copied = _copied_stages(items, image, _ANY)
+    # The packages of an environment that the image copies are packages of the image.
+    environments = {
+        stage: Build(folder=folder, last_workdir="/", is_context=build.is_context)
+        for stage in _copied_stages(items, image, _ENVIRONMENTS) - image
+    }
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
             build.last_workdir = posixpath.normpath(posixpath.join(build.last_workdir, item.text))
@@ -122,7 +139,9 @@ def dockerfile(name: str, folder: Path) -> Contents:
         line = Line(where=f"{name}:{item.line}", text=_shown(item))
         if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
             continue  # based on a stage that is read
-        if item.stage not in image and item.keyword != "ARG":
+        if item.stage in environments and item.keyword != "ARG":
+            requirements += _of_builder(_Step(item=item, line=line, build=environments[item.stage], variables=known))
+        elif item.stage not in image and item.keyword != "ARG":
             requirements += skip(line, _OTHER_STAGE) if item.stage in copied else not_for(line, _OTHER_STAGE)
         else:
             read = _STEPS.get(item.keyword)
@@ -196,14 +215,28 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int], lis
     return instructions, frozenset(chain), variables
 
 
-def _copied_stages(items: Sequence[Instruction], image: frozenset[int]) -> frozenset[int]:
-    """Return the stages whose files the image copies, by `COPY --from` or `RUN --mount`, and those they are made of."""
+_ANY = re.compile("")
+# Folders that a stage installs packages into: environments, Python's own folders, and the folder of the project.
+_ENVIRONMENTS = re.compile(
+    r"venv|virtualenv|-packages|conda|/envs?(?:/|$)|/\.local|/install|^/usr/local/?(?:lib.*)?$|^/(?:app|opt|workspace|code)/?$"
+)
+
+
+def _copied_stages(items: Sequence[Instruction], image: frozenset[int], paths: re.Pattern[str]) -> frozenset[int]:
+    """Return the stages whose files the image has, and those they are made of.
+
+    Args:
+        items: the instructions.
+        image: the stages that the image is based on.
+        paths: of the files that count, which `COPY --from` copies or `RUN --mount` shows.
+    """
     froms = {item.stage: item.text.split() for item in items if item.keyword == "FROM"}
     named = {str(stage): stage for stage in froms}
     named |= {words[2].lower(): stage for stage, words in froms.items() if len(words) == 3}  # noqa: PLR2004 - AS and a name
     sources: dict[int, set[int]] = {stage: set() for stage in froms}
     for item in (item for item in items if item.stage in sources):
-        names = re.findall(r"\bfrom=([^,\s]+)", " ".join(item.flags))
+        is_meant = any(paths.search(word) for word in item.text.split()[:-1] or [""])
+        names = re.findall(r"\bfrom=([^,\s]+)", " ".join(item.flags)) if is_meant else []
         names += item.text.split()[:1] if item.keyword == "FROM" else []
         sources[item.stage] |= {named[name.lower()] for name in names if name.lower() in named}
     found, new = set[int](), {source for stage in image if stage in sources for source in sources[stage]}
@@ -418,7 +451,54 @@ def _run(step: _Step) -> Contents:
         steps = commands(item.text, step.variables, item.heredocs)
     else:
         return skip(step.line, "SHELL sets another program than a shell")
-    return contents_of(step.line, steps, step.build)
+    # `RUN --mount=type=bind,source=pyproject.toml,target=pyproject.toml` has a file for one instruction.
+    bound = [pair for flag in item.flags for pair in _bound(flag, step.build)]
+    step.build.copied += bound
+    contents = contents_of(step.line, steps, step.build)
+    del step.build.copied[len(step.build.copied) - len(bound) :]
+    return contents
+
+
+def _of_builder(step: _Step) -> Contents:
+    """Return what an instruction of a stage installs into an environment that the image copies; the rest is lost."""
+    build, item = step.build, step.item
+    if item.keyword == "WORKDIR":
+        build.workdir = build.target(item.text)
+    elif item.keyword in ("COPY", "ADD"):
+        _copied(step)
+    elif item.keyword == "RUN":
+        found = _run(step)
+        settings = tuple(setting for setting in found.settings if setting.field in _OF_PACKAGES)
+        if settings or found.packages or found.constraints:
+            return replace(
+                found, settings=settings, skipped=tuple(row for row in found.skipped if row.why != SHELL_ONLY)
+            )
+    return skip(step.line, _OTHER_STAGE)
+
+
+_OF_PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "cuda",
+    "cpu",
+    "conda",
+    "source",
+    "python",
+    "requirements",
+    *SOURCES,
+)
+
+
+def _bound(flag: str, build: Build) -> list[tuple[str, str]]:
+    """Return the file of the build context that a flag mounts, and its path in the image."""
+    name, _, value = flag.partition("=")
+    rows = dict(part.partition("=")[::2] for part in value.split(","))
+    target = rows.get("target") or rows.get("dst") or rows.get("destination")
+    if name != "--mount" or rows.get("type", "bind") != "bind" or "from" in rows or not target:
+        return []
+    source = rows.get("source") or rows.get("src") or "."
+    return [(posixpath.normpath(source.lstrip("/") or "."), build.target(target))]
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

@@ -315,12 +315,16 @@ def _resolving(requirements: Contents, draw: Callable[[Contents], Drafted]) -> D
             why = f"no combination satisfies the rest with {key} {rows[0].value}"
             alone, dropped = _without(requirements, key, why), _without(dropped, key, why)
             tried += [alone, dropped]
+    told = first
     for contents in dict.fromkeys(tried) if first.conflict or requirements.of("flavor") else ():
         for near in _near(contents, requirements):
             drafted = draw(near)
             if drafted.conflict is None:
                 return drafted
-    return first
+            # What no combination has says more than what envkit does not build.
+            if isinstance(drafted.conflict, ConflictError) and not isinstance(told.conflict, ConflictError):
+                told = drafted
+    return told
 
 
 def _near(contents: Contents, whole: Contents) -> Iterator[Contents]:

@@ -39,7 +39,7 @@ _ENV_OF_CONDA = ((("env", "create"), "conda"), (("env", "update"), "conda"))
 # Of each program: the words of the command that installs, and its table.
 _COMMANDS: Mapping[str, tuple[tuple[tuple[str, ...], str], ...]] = {
     "pip": ((("install",), "pip"),),
-    "uv": ((("pip", "install"), "uv pip install"), (("add",), "uv add")),
+    "uv": ((("pip", "install"), "uv pip install"), (("add",), "uv add"), (("sync",), "uv sync")),
     "apt": ((("install",), "apt-get"),),
     "conda": (*_ENV_OF_CONDA, (("install",), "conda"), (("create",), "conda")),
     "mamba": (*_ENV_OF_CONDA, (("install",), "mamba"), (("create",), "mamba")),
@@ -70,11 +70,16 @@ _ROLES = {
         "--install-suggests",
     ),
 }  # fmt: skip
+# `uv sync` installs the project of a folder, with the extras and groups that it names.
+_OF_PROJECT = {"--extra": "extra", "--group": "group", "--no-dev": "", "--dev": "lost", "--all-extras": "lost"}
 # conda's packages are for the environment of -n or -p, which becomes that of the image.
 _NOT_LOST = {
     "conda": frozenset(["--prefix"]),
     "apt-get": frozenset(["--target-release", "--option", "--config-file", "--fix-missing"]),
 }
+
+
+_KINDS = {"pip": "pip", "uv pip install": "pip", "uv add": "pip", "uv sync": "project", "apt-get": "apt"}
 
 
 class UndecidedError(Exception):
@@ -95,7 +100,7 @@ class Item:
 class Installation:
     """What a command installs."""
 
-    kind: str  # 'pip', 'conda', 'apt'
+    kind: str  # 'pip', 'conda', 'apt', 'project'
     items: tuple[Item, ...]
 
 
@@ -116,8 +121,7 @@ def installation(command: Command) -> Installation | None:
             table = _table(name)
             read = _items(rest, table, verb)
             if read is not None:
-                kind = "pip" if program in ("pip", "uv") else "apt" if program == "apt" else "conda"
-                return Installation(kind=kind, items=tuple(read))
+                return Installation(kind=_KINDS.get(name, "conda"), items=tuple(read))
     return None
 
 
@@ -201,6 +205,7 @@ def _table(name: str) -> _Table:
     valued = {option: kind == "valued" for kind in ("flags", "valued") for row in rows[kind] for option in row.split()}
     silent = _NOT_LOST.get("conda" if name == "micromamba" else name, frozenset())
     role_of = {option: role for role, options in _ROLES.items() for option in options if option not in silent}
+    role_of |= _OF_PROJECT if name == "uv sync" else {}
     roles = {
         option: role
         for row in (*rows["flags"], *rows["valued"])

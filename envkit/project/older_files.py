@@ -116,7 +116,7 @@ def setup_py(name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
         raise UsageError(f"{name} does not call setup()", hint="envkit init FILE to read another file")
     arguments = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     reader = _Reader(name, folder, tree)
-    if "install_requires" not in arguments and (folder / "setup.cfg").is_file():
+    if "install_requires" not in arguments and _has_options(folder / "setup.cfg"):
         return setup_cfg("setup.cfg", folder, choice)
     own = reader.texts(arguments.get("install_requires"))
     extras = reader.table(arguments.get("extras_require"))
@@ -128,6 +128,11 @@ def setup_py(name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
         "optional-dependencies": extras,
     }
     return of_tree({"project": project}, lines_of(name, text), folder, choice) + reader.rest
+
+
+def _has_options(path: Path) -> bool:
+    text = strictyaml.text_of(path, root=path.parent) if path.is_file() else ""
+    return re.search(r"^\[options\]", text, re.MULTILINE) is not None
 
 
 def _calls_setup(call: ast.Call) -> bool:

@@ -19,6 +19,7 @@ from envkit.project.choice import DEFAULT, Choice
 
 Where = Callable[[str, str], Line]
 """Returns a `Line` with a text, at the first line of the file that contains a needle; ` =` at its end means a key."""
+NOT_INSTALLED = "the project itself is not installed; list its files under copy"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -56,7 +57,7 @@ def of_tree(tree: Mapping[str, Any], where: Where, folder: Path, choice: Choice)
             requirements += skip(where(f"tool.uv.{key}", key), why)
     if project.get("name") or poetry.get("name"):
         line = where(f"the project {project.get('name') or poetry.get('name')}", "name")
-        requirements += skip(line, "the project itself is not installed; list its files under copy")
+        requirements += skip(line, NOT_INSTALLED)
     return requirements
 
 
@@ -129,7 +130,8 @@ def lines_of(name: str, text: str) -> Where:
         fits = re.compile(word).match if is_key else re.compile(word).search
         rows = [(at, line) for at, line in enumerate(lines, 1) if not line.lstrip().startswith("#")]
         # The whole text in quotes counts before a part of another: `einops`, of `einops ; python_version < "3.12"`.
-        whole = (at for at, line in rows if not is_key and (f'"{key}"' in line or f"'{key}'" in line))
+        own = (f'"{key}"', f"'{key}'")
+        whole = (at for at, line in rows if not is_key and (line.strip() == key or any(text in line for text in own)))
         at = next(whole, 0) or next((at for at, line in rows if fits(line)), 1)
         return Line(where=f"{name}:{at}", text=shown)
 
@@ -210,6 +212,8 @@ def _python(required: object, poetry: object, where: Where) -> Contents:
     if not text:
         return Contents()
     line = where(f"Python {required or poetry}", "requires-python" if required else "python")
+    if required and line.where.endswith(":1"):
+        line = where(f"Python {required}", "python_requires")  # of setup.cfg and setup.py
     try:
         parse_constraint(text, "python")
     except UsageError:

@@ -46,7 +46,7 @@ def conda(spec: str) -> str:
         ("pytorch=2.10=cuda12*", [("torch", "2.10"), ("cuda", "12.*"), ("source", "conda-forge")]),
         ('"pytorch>=2.7.0=cuda12*"', [("torch", ">=2.7.0"), ("cuda", "12.*"), ("source", "conda-forge")]),
         ("\"numpy[version='>=1.26', build='py311*']\"", [("conda", "numpy >=1.26")]),
-        ("pytorch::pytorch=2.1", [("torch", "2.1"), ("source", "conda-forge")]),
+        ("pytorch::pytorch=2.1", [("torch", "2.1"), ("source", "conda-pytorch")]),
         ("cpuonly", [("cpu", "true")]),
         ("numpy=1.26.4=py310h_0", [("conda", "numpy=1.26.4")]),
         ('"scipy >=1.11"', [("conda", "scipy >=1.11")]),

@@ -1,11 +1,12 @@
 """Each item of a project's file is in exactly one list, and the plan has what is called taken over, and no more."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -17,6 +18,8 @@ from envkit.plan.planner import plan_of
 from envkit.project.definition import Drafted, draft
 
 FACTS = load_facts()
+# Of each kind; the long run takes 1000.
+EXAMPLES = int(os.environ.get("ENVKIT_TEST_EXAMPLES", "60"))
 # What definitions add by themselves, because torch or the template needs it.
 OWN = {"mkl", "numpy", "setuptools", "tini", "torch", "torchvision", "torchaudio", "triton"}
 NAMES = [f"pkg{letter}" for letter in "abcdefgh"]
@@ -58,6 +61,18 @@ def pyproject(rows: list[str]) -> tuple[str, str, list[int]]:
     return "pyproject.toml", text, list(range(4, len(rows) + 4))
 
 
+def setup_cfg(rows: list[str]) -> tuple[str, str, list[int]]:
+    head = "[options]\ninstall_requires =\n"
+    return "setup.cfg", head + "".join(f"    {row}\n" for row in rows), list(range(3, len(rows) + 3))
+
+
+def dockerfile(rows: list[str]) -> tuple[str, str, list[int]]:
+    """Options stand before their values without quotes, requirements in quotes, as people write them."""
+    rows[:] = [row for row in rows if row != "--no-cache-dir"]  # no item, but a word of its command
+    text = "".join(f"RUN pip install {row}\n" if row[0] == "-" else f'RUN pip install "{row}"\n' for row in rows)
+    return "Dockerfile", "FROM debian:12\n" + text, list(range(2, len(rows) + 2))
+
+
 def name_of(spec: str) -> str:
     match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", spec)
     return canonicalize_name(match.group()) if match else spec
@@ -73,12 +88,13 @@ def lists(drafted: Drafted) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("kind", [requirements, environment, pyproject])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("kind", [requirements, environment, pyproject, setup_cfg, dockerfile])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=lines, platform=platforms)
 def test_each_item_is_in_one_list_and_the_plan_has_what_is_used(
     kind: Callable[[list[str]], tuple[str, str, list[int]]], tmp_path: Path, rows: list[str], platform: str
 ) -> None:
+    assume({*rows} != {"one two"})  # no line is a requirement, so the file is refused
     name, text, numbers = kind(rows)
     (tmp_path / name).write_text(text)
     flags = {"platform": platform}

@@ -60,3 +60,42 @@ def test_a_stage_that_the_image_has_nothing_of_is_not_lost(tmp_path: Path) -> No
 def test_a_stage_that_the_image_has_files_of_is_lost(flag: str, tmp_path: Path) -> None:
     made = drafted(tmp_path, "FROM debian:12 AS a", "FROM python:3.12", flag)
     assert unused(made) == [("Dockerfile:1", False)]
+
+
+INSTALL = "RUN pip install torch==2.7.1 einops --index-url https://index.example/whl/cu126"
+FINAL = "FROM python:3.12-slim"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["RUN python -m venv /opt/venv", INSTALL, FINAL, "COPY --from=builder /opt/venv /opt/venv"],
+        [INSTALL, FINAL, "COPY --from=builder /usr/local/lib/python3.12/site-packages /usr/local/lib/python3.12/"],
+        [INSTALL.replace("install", "install --user"), FINAL, "COPY --from=builder /root/.local /root/.local"],
+        [INSTALL.replace("install", "install --prefix=/install"), FINAL, "COPY --from=builder /install /usr/local"],
+        ["WORKDIR /app", "COPY r.txt ./", "RUN pip install -r r.txt", FINAL, "COPY --from=builder /app /app"],
+        [
+            "COPY r.txt /r.txt",
+            "RUN uv pip install -r /r.txt",
+            "FROM builder AS last",
+            FINAL,
+            "COPY --from=last /app /app",
+        ],
+        ["RUN echo x", "FROM python:3.12 AS other", INSTALL, FINAL, "COPY --from=other /opt/conda /opt/conda"],
+    ],
+)
+def test_the_packages_of_a_copied_environment_are_taken(lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("--index-url https://index.example/whl/cu126\ntorch==2.7.1\neinops\n")
+    made = drafted(tmp_path, "FROM nvidia/cuda:12.6.3-devel-ubuntu22.04 AS builder", *lines)
+    assert made.plan is not None
+    found = made.plan.resolution
+    assert (found.torch, found.cuda, found.python) == ("2.7.1", "12.6", "3.12")
+    assert "einops" in {spec.partition("=")[0] for spec in made.plan.pip}
+
+
+@pytest.mark.parametrize(
+    "copied", ["COPY --from=builder /src/dist/a.whl /", "COPY --from=builder /usr/bin/tool /usr/bin/tool", "RUN true"]
+)
+def test_tools_of_a_builder_are_no_packages_of_the_image(copied: str, tmp_path: Path) -> None:
+    made = drafted(tmp_path, "FROM python:3.12 AS builder", "RUN pip install cmake ninja", FINAL, copied)
+    assert [one.value for one in made.taken if one.field == "pip"] == []
