@@ -101,6 +101,7 @@ _PYTHONS = frozenset(
         "python3-venv",
         "python3-dev",
         "python-is-python3",
+        "pip",
         "python3-setuptools",
         "python3-wheel",
     ]
@@ -149,8 +150,31 @@ def _apt(line: Line, items: Sequence[Item], _build: Build, _folder: str | None) 
         elif word.endswith("-"):
             requirements += skip(own, "apt removes it")
         elif word not in _PYTHONS:
-            requirements += checked(own, "apt", word, names.deb_package(word))
+            requirements += system_package(own, word)
     return requirements
+
+
+# Packages that only NVIDIA's repository has: `cuda-toolkit-11-8`, `libcudnn8=8.9.7.29-1+cuda12.2`.
+_TOOLKIT = re.compile(
+    r"cuda(?:-(?:toolkit|compiler|nvcc|minimal-build|command-line-tools|libraries-dev|cudart-dev|driver-dev|nvml-dev|nvrtc-dev))?"
+    r"(?:-\d+-\d+)?|nvidia-cuda-(?:toolkit|dev)"
+)
+_OF_CUDA = re.compile(
+    r"(?:cuda-(?:libraries|cudart|nvrtc|nvtx|cupti|runtime|compat|nvprof|drivers?)"
+    r"|lib(?:cublas|cufft|cufile|curand|cusolver|cusparse|cutensor|npp|nvjpeg|nvjitlink|nccl|cudnn|nvinfer)\w*)(?:-\w+)*(?:=\S+)?"
+)
+
+
+def system_package(line: Line, word: str) -> Contents:
+    """Classify a package of apt; the CUDA toolkit of NVIDIA's repository is that of the flavor devel."""
+    name = word.partition("=")[0]
+    if _TOOLKIT.fullmatch(name):
+        return take(line, "flavor", "devel")
+    if _OF_CUDA.fullmatch(word):
+        return skip(
+            line, "only NVIDIA's repository has it; torch brings CUDA's libraries, and the flavor devel has all"
+        )
+    return checked(line, "apt", word, names.deb_package(word))
 
 
 # `.`, `./sub[gpu]`, `/app[all,dev]`

@@ -27,7 +27,7 @@ from envkit.plan.requirements import (
     sort,
     take,
 )
-from envkit.project.build_commands import INDEX_VARIABLES, SHELL_ONLY, Build, checked, contents_of
+from envkit.project.build_commands import INDEX_VARIABLES, SHELL_ONLY, Build, checked, contents_of, system_package
 from envkit.project.conda_files import variable
 from envkit.project.shell import Command, commands, is_shell, of_words
 from envkit.project.toml_files import texts
@@ -85,9 +85,7 @@ def cog(name: str, folder: Path) -> Contents:
             line("python_requirements", "build", "python_requirements"), build["python_requirements"], folder
         )
     for at, package in enumerate(texts(build.get("system_packages"))):
-        requirements += checked(
-            line(package, "build", "system_packages", at), "apt", package, names.deb_package(package)
-        )
+        requirements += system_package(line(package, "build", "system_packages", at), package)
     steps = [
         (line("", "build", key, at), step if isinstance(step, str) else str(step.get("command", "")))
         for key in ("pre_install", "run")

@@ -339,6 +339,9 @@ def _near(contents: Contents, whole: Contents) -> Iterator[Contents]:
         near = Setting(field="cuda", value=wildcard, line=lost.line, note=note)
         kept = tuple(row for row in contents.skipped if row.line != lost.line or " cuda " not in row.why)
         yield replace(contents, settings=(*contents.settings, near), skipped=kept)
+        # Without a line for torch, CUDA is all that says which torch is meant.
+        if not whole.of("torch") and not any(whole.of(name) for name in _COMPANIONS):
+            return
     yield contents
 
 

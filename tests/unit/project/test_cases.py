@@ -462,6 +462,17 @@ CASES = {
         cuda="12.6",
         notes=("CUDA 12.* is taken",),
     ),
+    "the toolkit of NVIDIA's repository": Case(
+        files=dockerfile(
+            "FROM nvidia/cuda:11.8.0-runtime-ubuntu22.04",
+            "RUN apt-get install -y git cuda-minimal-build-11-8 libcusparse-dev-11-8 libcudnn8=8.9.6.50-1+cuda11.8",
+            "RUN pip install torch==2.1.2",
+        ),
+        torch="2.1.2",
+        cuda="11.8",
+        os="ubuntu22.04",
+        lost=("libcusparse-dev-11-8", "libcudnn8=8.9.6.50-1+cuda11.8"),
+    ),
     "an entrypoint that a command makes": Case(
         files=dockerfile(
             "FROM python:3.11-slim",
@@ -584,6 +595,13 @@ def test_a_base_that_decides_torch_and_cannot_be_read_is_a_question(base: str, t
     assert "--torch VERSION" in (caught.value.hint or "")
     check_base(draft("Dockerfile", tmp_path, FACTS, {"torch": "2.5"}), tmp_path / "Dockerfile")
     check_base(draft("Dockerfile", tmp_path, FACTS, choice=Choice(torch="2.5")), tmp_path / "Dockerfile")
+
+
+def test_a_cuda_that_no_torch_has_is_a_conflict_if_nothing_names_torch(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM nvidia/cuda:9.2-devel-ubuntu16.04\nRUN pip install scipy\n")
+    conflict = draft("Dockerfile", tmp_path, FACTS).conflict
+    assert conflict is not None
+    assert conflict.message == "no build matches --cuda 9.2"
 
 
 def context(folder: Path) -> Path:
