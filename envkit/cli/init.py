@@ -55,7 +55,8 @@ class InitFlags:
     "--context",
     metavar="DIR",
     shell_complete=shell_values.files,
-    help="The build context of a Dockerfile, where the definition is then written. [the folder of FILE]",
+    help="The build context of a Dockerfile, where the definition is then written. [that of a Compose file, or the "
+    "folder of FILE]",
 )
 @option(Section.INPUT, "--extra", multiple=True, metavar="NAME", help="Take this extra of a pyproject.toml, too.")
 @option(Section.INPUT, "--group", multiple=True, metavar="NAME", help="Take this dependency group, too.")
@@ -153,7 +154,7 @@ def _is_schema(data: bytes) -> bool:
 
 def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
     """Return the file to read, the other project files if the folder was searched, and the folder."""
-    from envkit.project.definition import choose, context_of, reader_of
+    from envkit.project.definition import choose, context, reader_of
 
     if flags.file and flags.source:
         raise UsageError("FILE and --from contradict each other", hint="give one of them")
@@ -165,8 +166,11 @@ def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
     if not path.is_file():
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     reader_of(path.name, path.parent)
-    folder = context_of(path)
-    return (path.name, (), folder) if folder == path.parent else _in_context(path, folder)
+    found = context(path)
+    if not found.why:
+        return path.name, (), found.folder
+    click.echo(f"note: {path}: the build context is {found.folder}: {found.why}", err=True)
+    return _in_context(path, found.folder)
 
 
 def _in_context(path: Path, context: Path) -> tuple[str, tuple[str, ...], Path]:

@@ -15,7 +15,7 @@ from envkit.doctor.images.rules import of_configuration
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight, counts
 from envkit.ground import strictyaml
 from envkit.ground.errors import ConflictError, UsageError, VerificationError
-from envkit.project import build_commands, container_files
+from envkit.project import bases, build_commands
 from envkit.project.definition import draft, is_dockerfile, located, reader_of
 from envkit.render.dockerfile import Parsed, parse
 from envkit.verify.static import image_facts
@@ -62,8 +62,8 @@ def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
 def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[Finding]]:
     parsed = parse(strictyaml.text_of(path))
     name, folder = located(path)
-    contents = reader_of(name, folder)(name, folder)
-    line = container_files.base_of(contents)
+    contents = bases.known(reader_of(name, folder)(name, folder), facts)
+    line = bases.base_of(contents)
     base = line.text.split()[1] if line else "none"
     requested = [
         f"{entry.field} {entry.value}".strip()
@@ -112,7 +112,7 @@ def _missing_tag(line: Line, tag: re.Match[str], facts: Facts) -> Iterator[Findi
 
 
 def _torch(contents: Contents) -> Iterator[Finding]:
-    torch, base = contents.of("torch"), container_files.base_with_cuda(contents)
+    torch, base = contents.of("torch"), bases.base_with_cuda(contents)
     for line in build_commands.unquoted(contents):
         yield Finding(
             id="unquoted-requirement", severity=Severity.ERROR, title=f"the shell takes {line.text} for a file",
@@ -134,7 +134,7 @@ def _torch(contents: Contents) -> Iterator[Finding]:
         )  # fmt: skip
     for device in contents.of("cuda") if base else ():
         line, version = base  # type: ignore[misc] # without a base there is no device here
-        if not container_files.of_base(device.line) and device.value not in ("", version):
+        if not bases.of_base(device.line) and device.value not in ("", version):
             yield Finding(
                 id="two-cudas", severity=Severity.WARN,
                 title=f"the base image has CUDA {version}, but torch is for {device.value}",

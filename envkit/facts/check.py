@@ -14,6 +14,7 @@ from envkit.facts.conditions import check_when
 from envkit.facts.model import (
     PYPI,
     ROOT,
+    BaseImage,
     Build,
     Companion,
     CudaImage,
@@ -62,6 +63,7 @@ _VERSIONS = {
     "pythons": ("python",),
     "cudnns": ("cudnn", "cuda_major", "cuda_minors", "linux_min_driver"),
     "cuda_images": ("cuda",),
+    "base_images": ("torch", "cuda", "python"),
     "installers": ("python",),
 }
 _CONSTRAINTS = {"releases": ("triton", "setuptools"), "builds": ("triton",), "companions": ("torch",)}
@@ -72,6 +74,7 @@ _CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
     "oses": {"family": ("deb", "rpm"), "platforms": PLATFORMS},
     "cudnns": {"confidence": tables.CONFIDENCES},
     "cuda_images": {"status": ("supported", "unsupported", "sources-only", "seen")},
+    "base_images": {"confidence": tables.CONFIDENCES},
     "installers": {"arch": tuple(platform(name).machine for name in PLATFORMS)},
     "traps": {"severity": ("error", "warn", "info"), "confidence": tables.CONFIDENCES},
 }
@@ -201,6 +204,13 @@ def _image(facts: Facts, row: CudaImage) -> Iterator[tuple[str, str]]:
             yield "tags", f"{tag!r} belongs to another release"
 
 
+def _base(facts: Facts, row: BaseImage) -> Iterator[tuple[str, str]]:
+    if row.os is not None and row.os not in {system.id for system in facts.oses}:
+        yield "os", f"{row.os!r} is not a row of oses"
+    if row.torch is not None and not any(minor(torch) == row.torch for torch in facts.releases):
+        yield "torch", f"releases has no torch {row.torch}"
+
+
 def _installer(facts: Facts, row: Installer) -> Iterator[tuple[str, str]]:
     del facts
     yield from _bad("sha256", (row.sha256,), _SHA256, "is not 64 hex digits")
@@ -294,6 +304,7 @@ _OWN: dict[str, Callable[[Facts, Any], Iterator[tuple[str, str]]]] = {
     "pythons": _python,
     "cudnns": _cudnn,
     "cuda_images": _image,
+    "base_images": _base,
     "installers": _installer,
     "traps": _trap,
 }

@@ -17,6 +17,7 @@ _KEYS = {
     "pythons": ("python",),
     "companions": ("package", "version"),
     "docker_tags": ("cuda",),
+    "base_images": ("image", "tag"),
     "cudnn_cuda": ("cudnn", "cuda_major", "linux_min_driver"),
     "traps": ("id",),
 }
@@ -49,6 +50,7 @@ _FIELDS = {
         "cuda status cudnn_tag_part oses refs",
         "require_branches require_geforce confidence note",
     ),
+    ("base_images", "rows"): ("image tag torch build cuda python os refs", "confidence note"),
     ("traps", "rows"): ("id title when effect fix severity refs", "confidence"),
 }
 _LEVELS = ("inferred", "conflict", "unknown")

@@ -13,6 +13,7 @@ from envkit.ground.errors import UsageError
 
 DATA = Path(__file__).parent / "data"
 NAMES = (
+    "base_images",
     "companions",
     "conda_installers",
     "cuda_drivers",

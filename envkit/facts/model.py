@@ -197,6 +197,22 @@ class CudaImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaseImage:
+    """An image that people build on, and what it contains."""
+
+    image: str  # without tag: 'nvcr.io/nvidia/pytorch'
+    tag: str  # '24.10-py3'
+    torch: str | None  # minor version of the release that its build became: '2.5'; None = no torch
+    build: str | None  # version of the torch in it: '2.5.0a0+e000cf0ad9'
+    cuda: str | None
+    python: str | None
+    os: str | None
+    confidence: str | None
+    note: str | None
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Installer:
     """A Miniconda installer with its SHA-256."""
 
@@ -241,6 +257,7 @@ class Facts:
     pythons: tuple[PythonSeries, ...]
     cudnns: tuple[Cudnn, ...]
     cuda_images: tuple[CudaImage, ...]
+    base_images: tuple[BaseImage, ...]
     installers: tuple[Installer, ...]
     traps: tuple[Trap, ...]
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)

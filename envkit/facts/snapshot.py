@@ -55,6 +55,7 @@ def tree() -> dict[str, Any]:
         "pythons": python_rows(),
         "cudnns": cudnn_rows(),
         "cuda_images": image_rows(),
+        "base_images": base_rows(),
         "installers": installer_rows(),
         "traps": trap_rows(),
     }
@@ -261,6 +262,20 @@ def image_rows() -> tuple[model.CudaImage, ...]:
         for row in edited.rows("docker_tags")
     ]
     return tuple(sorted(rows, key=lambda row: key(row.cuda)))
+
+
+def base_rows() -> tuple[model.BaseImage, ...]:
+    """Return the images that people build on, by name and tag."""
+    rows = [
+        model.BaseImage(
+            **{field: row[field] for field in ("image", "tag", "torch", "build", "cuda", "python", "os")},
+            confidence=row.get("confidence"),
+            note=row.get("note"),
+            refs=tuple(row["refs"]),
+        )
+        for row in edited.rows("base_images")
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.image, row.tag)))
 
 
 def installer_rows() -> tuple[model.Installer, ...]:

@@ -45,6 +45,7 @@ TABLES: tuple[Table, ...] = (
     Table("pythons", model.PythonSeries, ("python",)),
     Table("cudnns", model.Cudnn, ("cudnn", "cuda_major", "linux_min_driver")),
     Table("cuda_images", model.CudaImage, ("cuda",)),
+    Table("base_images", model.BaseImage, ("image", "tag")),
     Table("installers", model.Installer, ("file",)),
     Table("traps", model.Trap, ("id",)),
 )

@@ -27,6 +27,7 @@ from envkit.plan.requirements import (
     sort,
     take,
 )
+from envkit.project import bases
 from envkit.project.build_commands import INDEX_VARIABLES, SHELL_ONLY, Build, checked, contents_of, system_package
 from envkit.project.conda_files import variable
 from envkit.project.shell import Command, commands, is_shell, of_words
@@ -34,26 +35,7 @@ from envkit.project.toml_files import texts
 from envkit.render import words
 from envkit.render.dockerfile import Instruction, Parsed, command, parse
 
-# `nvidia/cuda:12.6.3-cudnn-devel-ubuntu22.04`
-_CUDA_IMAGE = re.compile(
-    r"(?:[^/\s]+/)*nvidia/cuda:(?P<cuda>\d+\.\d+)(?:\.\d+)?(?:-cudnn\d*)?-(?P<flavor>base|runtime|devel)"
-    r"-(?P<os>[a-z]+[0-9.]+)(?:@\S+)?"
-)
-# `pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime`
-_TORCH_IMAGE = re.compile(
-    r"(?:[^/\s]+/)*pytorch/pytorch:(?P<torch>[0-9.]+)-cuda(?P<cuda>\d+\.\d+)-cudnn\d+-(?P<flavor>runtime|devel)(?:@\S+)?"
-)
-# `ubuntu:22.04`, `debian:12-slim`
-_SYSTEM_IMAGE = re.compile(
-    r"(?:docker\.io/)?(?:library/)?(?P<name>ubuntu|debian):(?P<version>[0-9.]+)(?:-slim)?(?:@\S+)?"
-)
-# `python:3.12.4-slim-bookworm`
-_PYTHON_IMAGE = re.compile(r"(?:[^/\s]+/)*python:(?P<python>3\.\d+)(?:\.\d+)?(?:-\S+)?(?:@\S+)?")
 _OF_TEMPLATES = "envkit's templates set it"
-_UNREAD = (
-    "only tags of nvidia/cuda, pytorch/pytorch, python, ubuntu and debian can be interpreted; envkit chooses the base"
-)
-_OTHER_STAGE = "it is in a stage that the image is not based on"
 
 
 def cog(name: str, folder: Path) -> Contents:
@@ -140,12 +122,12 @@ def dockerfile(name: str, folder: Path) -> Contents:
         if item.stage in environments and item.keyword != "ARG":
             requirements += _of_builder(_Step(item=item, line=line, build=environments[item.stage], variables=known))
         elif item.stage not in image and item.keyword != "ARG":
-            requirements += skip(line, _OTHER_STAGE) if item.stage in copied else not_for(line, _OTHER_STAGE)
+            requirements += skip(line, bases.OTHER_STAGE) if item.stage in copied else not_for(line, bases.OTHER_STAGE)
         else:
             read = _STEPS.get(item.keyword)
             step = _Step(item=item, line=line, build=build, variables=known)
             requirements += read(step) if read else skip(line, f"image definitions have no {item.keyword}")
-    return _wheels_first(_startable(_last_of(requirements), build))
+    return bases.wheels_first(_startable(_last_of(requirements), build))
 
 
 def _shown(item: Instruction) -> str:
@@ -318,55 +300,6 @@ def copied_files(path: Path) -> list[str]:
     return [source for source in found if not re.search(r"[*?\[$]|://", source)]
 
 
-def decides_torch(contents: Contents) -> Line | None:
-    """Return the line of a base image that has a torch or CUDA of its own and cannot be read; None if all can."""
-    rows = (row.line for row in contents.skipped if row.why == _UNREAD)
-    return next((line for line in rows if _WITH_TORCH.search(line.text.split()[1].lower())), None)
-
-
-# Names of images that bring a torch or CUDA: NVIDIA's, and all that say so.
-_WITH_TORCH = re.compile(r"nvcr\.io/|torch|cuda|gpu|tensorflow|vllm|rocm")
-
-
-def _wheels_first(requirements: Contents) -> Contents:
-    """Drop the CUDA version of the base image if torch's index or version has another: wheels bundle their own CUDA."""
-    devices = [setting for setting in requirements.settings if setting.field in ("cuda", "cpu")]
-    wheels = [device for device in devices if not of_base(device.line)]
-    bases = [device for device in devices if of_base(device.line) and wheels and device.value != wheels[0].value]
-    skipped = tuple(
-        Skipped(line=base.line, why=f"{wheels[0].line.where} selects another device for torch: {wheels[0].line.text}")
-        for base in bases
-    )
-    return replace(
-        requirements,
-        settings=tuple(setting for setting in requirements.settings if setting not in bases),
-        skipped=(*requirements.skipped, *skipped),
-    )
-
-
-def of_base(line: Line) -> bool:
-    """Return whether a line is that of a base image."""
-    return line.text.startswith("FROM ")
-
-
-def base_of(contents: Contents) -> Line | None:
-    """Return the line of the base image of a Dockerfile, with its variables expanded; None if there is none."""
-    rows = (*(setting.line for setting in contents.settings), *_skipped_of_image(contents))
-    return next((line for line in rows if of_base(line)), None)
-
-
-def base_with_cuda(contents: Contents) -> tuple[Line, str] | None:
-    """Return the line of the base image and its CUDA version, even if torch has another; None without CUDA."""
-    line = base_of(contents)
-    image = line.text.split()[1] if line else ""
-    parts = _CUDA_IMAGE.fullmatch(image) or _TORCH_IMAGE.fullmatch(image)
-    return (line, parts["cuda"]) if line and parts else None
-
-
-def _skipped_of_image(contents: Contents) -> list[Line]:
-    return [row.line for row in contents.skipped if row.why != _OTHER_STAGE]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
     """An instruction of the image."""
@@ -414,21 +347,6 @@ def _labels(step: _Step) -> Contents:
     return _each(step.line, "labels", [(f"{key}={value}", names.label(key, value)) for key, value in step.item.pairs])
 
 
-def _base(line: Line, image: str) -> Contents:
-    for pattern in (_CUDA_IMAGE, _TORCH_IMAGE, _PYTHON_IMAGE):
-        parts = pattern.fullmatch(image)
-        if parts is None:
-            continue
-        requirements = Contents()
-        for key, value in parts.groupdict().items():
-            if key != "flavor" or value == "devel":
-                requirements += take(line, key, f"=={value}" if key == "torch" else value)
-        return requirements
-    if parts := _SYSTEM_IMAGE.fullmatch(image):
-        return take(line, "os", f"{parts['name']}{parts['version']}")
-    return skip(line, _UNREAD)
-
-
 def _workdir(step: _Step) -> Contents:
     step.build.workdir = step.build.target(step.item.text)
     return checked(step.line, "workdir", step.build.workdir, names.workdir(step.build.workdir))
@@ -471,7 +389,7 @@ def _of_builder(step: _Step) -> Contents:
             return replace(
                 found, settings=settings, skipped=tuple(row for row in found.skipped if row.why != SHELL_ONLY)
             )
-    return skip(step.line, _OTHER_STAGE)
+    return skip(step.line, bases.OTHER_STAGE)
 
 
 _OF_PACKAGES = (
@@ -549,7 +467,7 @@ def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Content
 
 
 _STEPS: dict[str, Callable[[_Step], Contents]] = {
-    "FROM": lambda step: _base(step.line, step.item.text.split()[0]),
+    "FROM": lambda step: bases.read(step.line, step.item.text.split()[0]),
     "RUN": _run,
     "ENV": _env,
     "WORKDIR": _workdir,

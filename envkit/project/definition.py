@@ -31,10 +31,11 @@ from envkit.plan.requirements import (
     sort,
     take,
 )
-from envkit.project import kinds, listing, targets
+from envkit.project import bases, kinds, listing, targets
 from envkit.project.choice import DEFAULT, Choice
 from envkit.project.conda_files import environment, has_pixi, is_environment, pixi
-from envkit.project.container_files import cog, copied_files, decides_torch, dockerfile, of_base
+from envkit.project.container_files import cog, dockerfile
+from envkit.project.context import Context, context_of
 from envkit.project.older_files import pipfile, setup_cfg, setup_py
 from envkit.project.toml_files import project_name, pyproject
 from envkit.render.quoting import yaml
@@ -164,6 +165,7 @@ def load(
         path = path / choose(path)[0]
     if not path.is_file():
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+    found = context(path)
     name, folder = located(path)
     drafted = draft(name, folder, facts, given, choice)
     check_base(drafted, path)
@@ -171,7 +173,9 @@ def load(
         if row.excluded:
             raise UsageError(f"{row.line.where}: {row.line.text} {row.why}", hint="remove one of the two lines")
     definition = parse(drafted.text, where=str(path), folder=folder, given=given)
-    return replace(definition, name=image_name(folder)), (*listing.notes(drafted.taken), *listing.lost(drafted.skipped))
+    notes = [f"{path}: the build context is {folder}: {found.why}"] if found.why else []
+    notes += listing.notes(drafted.taken)
+    return replace(definition, name=image_name(folder)), (*notes, *listing.lost(drafted.skipped))
 
 
 def image_name(folder: Path) -> str:
@@ -221,7 +225,7 @@ def draft(
     platform = target_of({}, given).platform or choice.platform
     choice = replace(choice, cpu=choice.cpu or bool(given.get("cpu")), platform=platform)
     draw = partial(_drafted, name=name, folder=folder, facts=facts, given=given)
-    contents = reader_of(name, folder)(name, folder, choice)
+    contents = bases.known(reader_of(name, folder)(name, folder, choice), facts)
     requirements = _unique(_answered(contents, choice))
     requirements = _unique(
         targets.decided(requirements, given, platform, lambda some: _python(draw(_listing(_unique(some))).plan))
@@ -229,7 +233,9 @@ def draft(
     fixed = {"python": ",".join(setting.value for setting in requirements.of("python"))}
     requirements = _referring(requirements, folder, target_of(fixed, given))
     drafted = _resolving(_with_torch_of_companions(requirements, draw), draw)
-    return replace(drafted, unread=None if requirements.of("torch") or given.get("torch") else decides_torch(contents))
+    return replace(
+        drafted, unread=None if requirements.of("torch") or given.get("torch") else bases.decides_torch(contents)
+    )
 
 
 def _answered(contents: Contents, choice: Choice) -> Contents:
@@ -263,23 +269,15 @@ def is_dockerfile(path: Path) -> bool:
     return kinds.kind_of(path) == "Dockerfile"
 
 
-def context_of(path: Path) -> Path:
-    """Return the build context of a Dockerfile: its folder, or the repository's if only that one has its files."""
-    if not is_dockerfile(path) or not path.is_file():
-        return path.parent
-    sources = [source for source in copied_files(path) if not (path.parent / source).exists()]
-    folder = path.resolve().parent
-    while sources and not (folder / ".git").exists() and folder.parent != folder:
-        folder = folder.parent
-        if (folder / ".git").exists() and all((folder / source).exists() for source in sources):
-            return folder
-    return path.parent
+def context(path: Path) -> Context:
+    """Return the build context of a Dockerfile (`envkit.project.context`); of any other file, its folder."""
+    return context_of(path) if path.is_file() and is_dockerfile(path) else Context(folder=path.parent, why="")
 
 
 def located(path: Path) -> tuple[str, Path]:
-    """Return a project's file as its name in the folder that its reader reads, and the folder (`context_of`)."""
-    folder = context_of(path)
-    return path.name if folder == path.parent else path.resolve().relative_to(folder).as_posix(), folder
+    """Return a project's file as its name in the folder that its reader reads, and the folder (`context`)."""
+    folder = context(path).folder
+    return path.name if folder == path.parent else path.resolve().relative_to(folder.resolve()).as_posix(), folder
 
 
 def _listing(requirements: Contents) -> Contents:
@@ -311,7 +309,7 @@ def _resolving(requirements: Contents, draw: Callable[[Contents], Drafted]) -> D
     tried, dropped = [requirements], requirements
     for key in _DROPPABLE:
         rows = requirements.of(key)
-        if rows and not (key == "cuda" and not of_base(rows[0].line)):
+        if rows and not (key == "cuda" and not bases.of_base(rows[0].line)):
             why = f"no combination satisfies the rest with {key} {rows[0].value}"
             alone, dropped = _without(requirements, key, why), _without(dropped, key, why)
             tried += [alone, dropped]

@@ -530,6 +530,100 @@ CASES = {
         python="3.10",
         conda=("scipy",),
     ),
+    # Bases that decide torch, CUDA, Python and system.
+    "an image of NVIDIA": Case(
+        files=dockerfile("FROM nvcr.io/nvidia/pytorch:25.03-py3", "RUN pip install einops"),
+        torch="2.7.1",
+        cuda="12.8",
+        python="3.12",
+        os="ubuntu24.04",
+        pip=("einops",),
+        notes=("the image has 2.7.0a0+7c8ec84dab, which became 2.7",),
+    ),
+    "an image of NVIDIA that is older": Case(
+        files=dockerfile("ARG RELEASE=23.10", "FROM nvcr.io/nvidia/pytorch:${RELEASE}-py3", "RUN pip install einops"),
+        torch="2.1.2",
+        python="3.10",
+        os="ubuntu22.04",
+    ),
+    "an image of NVIDIA by tag and digest": Case(
+        files=dockerfile(f"FROM nvcr.io/nvidia/pytorch:24.03-py3@sha256:{'0' * 64}"), torch="2.3.1", python="3.10"
+    ),
+    "an image of NVIDIA whose torch never was released": Case(
+        files=dockerfile("FROM nvcr.io/nvidia/pytorch:22.12-py3"), torch="2.0.1", cuda="11.8", python="3.8"
+    ),
+    "an image of NVIDIA whose CUDA no torch has": Case(
+        files=dockerfile("FROM nvcr.io/nvidia/pytorch:26.02-py3"),
+        torch="2.11.0",
+        cuda="13.0",
+        notes=("CUDA 13.* is taken",),
+    ),
+    "an image of NVIDIA with another torch over it": Case(
+        files=dockerfile("FROM nvcr.io/nvidia/pytorch:24.10-py3", "RUN pip install torch==2.6.0 einops"),
+        torch="2.6.0",
+        python="3.10",
+        os="ubuntu22.04",
+        lost=("FROM nvcr.io/nvidia/pytorch:24.10-py3 (torch 2.5.*)",),
+    ),
+    "a torch over the one of PyTorch's image": Case(
+        files=dockerfile("FROM pytorch/pytorch:2.4.0-cuda12.4-cudnn9-devel", "RUN pip install torch==2.6.0"),
+        torch="2.6.0",
+        cuda="12.4",
+        lost=("FROM pytorch/pytorch:2.4.0-cuda12.4-cudnn9-devel (torch 2.4.0)",),
+    ),
+    "a CUDA of a wheel over the one of the base": Case(
+        files=dockerfile(
+            "FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04",
+            "RUN pip install torch==2.6.0 --index-url https://wheels.example.com/whl/cu118",
+        ),
+        cuda="11.8",
+        os="ubuntu22.04",
+        lost=("FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04 (cuda 12.4)",),
+    ),
+    "a lower bound that the torch of the base meets": Case(
+        files=dockerfile("FROM pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime", "RUN pip install 'torch>=2.0'"),
+        torch="2.4.0",
+        cuda="12.4",
+    ),
+    "a base of NVIDIA without torch": Case(
+        files=dockerfile(
+            "FROM nvcr.io/nvidia/cuda-dl-base:25.03-cuda12.8-devel-ubuntu24.04", "RUN pip install torch==2.7.1"
+        ),
+        torch="2.7.1",
+        cuda="12.8",
+        os="ubuntu24.04",
+    ),
+    "a CUDA of NVIDIA's own registry": Case(
+        files=dockerfile("FROM nvcr.io/nvidia/cuda:12.4.1-cudnn-runtime-rockylinux8", "RUN pip install torch"),
+        torch="2.6.0",
+        cuda="12.4",
+        os="rockylinux8",
+    ),
+    "a CUDA with TensorRT": Case(
+        files=dockerfile("FROM nvidia/cuda:12.8.1-tensorrt-devel-ubuntu24.04", "RUN pip install torch==2.7.1"),
+        cuda="12.8",
+        os="ubuntu24.04",
+    ),
+    "a CUDA without a system": Case(
+        files=dockerfile("FROM nvidia/cuda:11.1-base", "RUN pip install torch==1.10.0"), torch="1.10.0", cuda="11.1"
+    ),
+    "a notebook image that names torch": Case(
+        files=dockerfile("FROM quay.io/jupyter/pytorch-notebook:cuda12-pytorch-2.6.0", "RUN pip install einops"),
+        torch="2.6.0",
+        cuda="12.6",
+    ),
+    "a notebook image, and a line that names torch": Case(
+        files=dockerfile(
+            "FROM quay.io/jupyter/pytorch-notebook:x86_64-cuda12-python-3.11.8", "RUN pip install torch==2.5.1"
+        ),
+        torch="2.5.1",
+        python="3.11",
+    ),
+    "a notebook image without CUDA": Case(
+        files=dockerfile("FROM jupyter/pytorch-notebook:pytorch-2.5.1", "RUN pip install einops"),
+        torch="2.5.1",
+        cuda=None,
+    ),
     # Poetry.
     "a caret with a suffix": Case(
         files={
@@ -586,7 +680,18 @@ def test_what_is_taken_over_is_in_the_plan(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "base", ["nvcr.io/nvidia/pytorch:24.10-py3", "pytorch/pytorch", "tensorflow/tensorflow:2.16.1-gpu"]
+    "base",
+    [
+        "nvcr.io/nvidia/pytorch:99.10-py3",
+        "nvcr.io/nvidia/pytorch:25.03-py3-igpu",
+        "nvcr.io/nvidia/nemo:24.07",
+        "pytorch/pytorch",
+        "pytorch/pytorch:latest",
+        "nvidia/cuda",
+        "quay.io/jupyter/pytorch-notebook:cuda12-2025-03-10",
+        "quay.io/jupyter/pytorch-notebook:cuda12-python-3.12",
+        "tensorflow/tensorflow:2.16.1-gpu",
+    ],
 )
 def test_a_base_that_decides_torch_and_cannot_be_read_is_a_question(base: str, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN pip install einops\n")
@@ -617,9 +722,61 @@ def test_files_that_only_the_repository_has_are_read_there(tmp_path: Path) -> No
     shutil.copytree(tmp_path, tmp_path / "repository")
     (tmp_path / "repository" / ".git").mkdir()
     definition, left = load(str(tmp_path / "repository" / "docker" / "Dockerfile"), FACTS)
-    assert (dict(definition.request)["torch"], left) == ("==2.6.0", ())
+    assert dict(definition.request)["torch"] == "==2.6.0"
+    wanted = f"the build context is {tmp_path / 'repository'}: only the repository has requirements.txt"
+    assert [note.partition(": ")[2] for note in left] == [wanted]
     definition, left = load(str(path), FACTS)
     assert "--context DIR" in left[0]
+
+
+COMPOSE = """services:
+  app:
+    build: &build {{ context: {context}, dockerfile: {file} }}
+  worker:
+    build: *build
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("compose.yaml", COMPOSE.format(context=".", file="docker/Dockerfile")),
+        ("docker-compose.yml", COMPOSE.format(context=".", file="docker/Dockerfile")),
+        ("docker-compose.gpu.yml", COMPOSE.format(context=".", file="./docker/Dockerfile")),
+        ("docker/compose.yml", COMPOSE.format(context="..", file="docker/Dockerfile")),
+        ("compose.yml", "services: {app: {build: {dockerfile: docker/Dockerfile}}}\n"),
+    ],
+)
+def test_a_compose_file_names_the_build_context(name: str, text: str, tmp_path: Path) -> None:
+    path = context(tmp_path)
+    # Another file of this name must not be read in its place.
+    (path.parent / "requirements.txt").write_text("docker==5.0.0\n")
+    (tmp_path / name).write_text(text)
+    definition, notes = load(str(path), FACTS)
+    assert dict(definition.request)["torch"] == "==2.6.0"
+    assert [note for note in notes if "the build context is" in note and f"{Path(name).name}:" in note] != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "services: {app: {build: ./docker}}\n",  # the Dockerfile's own folder
+        "services: {app: {build: .}}\n",  # another Dockerfile
+        "services: {app: {build: {context: '${ROOT}', dockerfile: docker/Dockerfile}}}\n",
+        "services: {app: {build: {context: 'https://code.example.com/a.git', dockerfile: docker/Dockerfile}}}\n",
+        "services: {app: {image: a}, other: null}\n",
+        "services: [app]\n",
+        "a: [\n",
+        COMPOSE.format(context=".", file="docker/Dockerfile") + "  other: {build: ./docker}\n",  # two answers
+    ],
+)
+def test_a_compose_file_that_does_not_decide_changes_nothing(text: str, tmp_path: Path) -> None:
+    path = context(tmp_path)
+    (path.parent / "requirements.txt").write_text("torch==2.5.1\n")
+    (tmp_path / "compose.yaml").write_text(text)
+    definition, notes = load(str(path), FACTS)
+    assert dict(definition.request)["torch"] == "==2.5.1"
+    assert [note for note in notes if "the build context is" in note] == []
 
 
 def test_a_file_that_the_folder_above_has_too_is_noted(tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ def facts(*builds: Build, **changes: Any) -> Facts:
         pythons=PYTHONS,
         cudnns=(),
         cuda_images=(),
+        base_images=(),
         installers=(),
         traps=(),
     )

@@ -1,0 +1,184 @@
+"""Base images of Dockerfiles: what their names and tags say, and what the facts know of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import SpecifierSet
+
+from envkit.plan.requirements import Contents, Line, Setting, Skipped, excludes, skip, take
+
+if TYPE_CHECKING:
+    from envkit.facts.model import BaseImage, Facts
+
+# `nvidia/cuda:12.6.3-cudnn-devel-ubuntu22.04`; tags of old releases have no system.
+_CUDA = re.compile(
+    r"(?:[^/\s]+/)*nvidia/cuda:(?P<cuda>\d+\.\d+)(?:\.\d+)?(?:-cudnn\d*|-tensorrt)?-(?P<flavor>base|runtime|devel)"
+    r"(?:-(?P<os>[a-z]+[0-9.]+))?(?:@\S+)?"
+)
+# `nvcr.io/nvidia/cuda-dl-base:25.03-cuda12.8-devel-ubuntu24.04`
+_CUDA_DL = re.compile(
+    r"(?:[^/\s]+/)*nvidia/cuda-dl-base:\d+\.\d+-cuda(?P<cuda>\d+\.\d+)(?:\.\d+)?-(?P<flavor>runtime|devel)"
+    r"-(?P<os>[a-z]+[0-9.]+)(?:@\S+)?"
+)
+# `pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime`
+_TORCH = re.compile(
+    r"(?:[^/\s]+/)*pytorch/pytorch:(?P<torch>[0-9.]+)-cuda(?P<cuda>\d+\.\d+)-cudnn\d+-(?P<flavor>runtime|devel)(?:@\S+)?"
+)
+# `ubuntu:22.04`, `debian:12-slim`
+_SYSTEM = re.compile(r"(?:docker\.io/)?(?:library/)?(?P<name>ubuntu|debian):(?P<version>[0-9.]+)(?:-slim)?(?:@\S+)?")
+# `python:3.12.4-slim-bookworm`
+_PYTHON = re.compile(r"(?:[^/\s]+/)*python:(?P<python>3\.\d+)(?:\.\d+)?(?:-\S+)?(?:@\S+)?")
+# `quay.io/jupyter/pytorch-notebook:x86_64-cuda12-python-3.12.8`; without a prefix for CUDA its torch is for the CPU
+_NOTEBOOK = re.compile(
+    r"(?:[^/\s]+/)*jupyter/pytorch-notebook:(?:(?:x86_64|aarch64)-)?(?:cuda(?P<cuda>\d+)-)?(?P<rest>[\w.-]+)(?:@\S+)?"
+)
+# What the rest of such a tag may say: `python-3.12.8`, `pytorch-2.6.0`, `ubuntu-24.04`
+_PART = re.compile(r"(?P<key>python|pytorch|ubuntu)-(?P<version>\d+(?:\.\d+)*)")
+# Names of images that bring a torch or CUDA: NVIDIA's, and all that say so.
+_WITH_TORCH = re.compile(r"nvcr\.io/|torch|cuda|gpu|tensorflow|vllm|rocm")
+_UNREAD = (
+    "only tags of nvidia/cuda, pytorch/pytorch, python, ubuntu, debian and NVIDIA's containers can be interpreted; "
+    "envkit chooses the base"
+)
+OTHER_STAGE = "it is in a stage that the image is not based on"
+_NO_TORCH = "its tag does not say which torch it has"
+
+
+def of_base(line: Line) -> bool:
+    """Return whether a line is that of a base image."""
+    return line.text.startswith("FROM ")
+
+
+def read(line: Line, image: str) -> Contents:
+    """Return what the name and tag of a base image say."""
+    for pattern in (_CUDA, _CUDA_DL, _TORCH, _PYTHON):
+        if parts := pattern.fullmatch(image):
+            return _taken(line, parts.groupdict())
+    if parts := _SYSTEM.fullmatch(image):
+        return take(line, "os", f"{parts['name']}{parts['version']}")
+    if parts := _NOTEBOOK.fullmatch(image):
+        return _notebook(line, parts)
+    return skip(line, _UNREAD)
+
+
+def _taken(line: Line, parts: dict[str, str | None]) -> Contents:
+    requirements = Contents()
+    for key, value in parts.items():
+        if value and (key != "flavor" or value == "devel"):
+            requirements += take(line, key, f"=={value}" if key == "torch" else value)
+    return requirements
+
+
+def _notebook(line: Line, parts: re.Match[str]) -> Contents:
+    requirements = take(line, "cuda", f"{parts['cuda']}.*") if parts["cuda"] else take(line, "cpu", "true")
+    said = _PART.fullmatch(parts["rest"])
+    key, version = (said["key"], said["version"]) if said else ("", "")
+    if key == "python":
+        requirements += take(line, "python", version)
+    elif key == "ubuntu":
+        requirements += take(line, "os", f"ubuntu{version}")
+    if key == "pytorch":
+        return requirements + take(line, "torch", f"=={version}")
+    return requirements + skip(_part(line, "torch"), _NO_TORCH)
+
+
+def _part(line: Line, what: str) -> Line:
+    """Return the line of a base image for one thing of it, so that the rest of the line is not lost with it."""
+    return replace(line, text=f"{line.text} ({what})")
+
+
+def known(contents: Contents, facts: Facts) -> Contents:
+    """Return contents with what the facts know of base images that could not be read."""
+    rows = {f"{row.image}:{row.tag}": row for row in facts.base_images}
+    found = {line: row for line in _unread(contents) if (row := rows.get(_image(line).partition("@")[0]))}
+    left = tuple(row for row in contents.skipped if row.line not in found)
+    return wheels_first(replace(contents, skipped=left) + sum(map(_of_facts, found, found.values()), start=Contents()))
+
+
+def _unread(contents: Contents) -> Iterator[Line]:
+    yield from (row.line for row in contents.skipped if row.why in (_UNREAD, _NO_TORCH))
+
+
+def _image(line: Line) -> str:
+    return line.text.split()[1]
+
+
+def _of_facts(line: Line, row: BaseImage) -> Contents:
+    """Return the contents of an image; NVIDIA's torch is between two releases, so any of the later one is allowed."""
+    built = f"the image has {row.build}, which became {row.torch}" if row.build and row.build != row.torch else ""
+    values = {
+        "torch": (f"=={row.torch}.*" if row.torch else None, built),
+        "cuda": (row.cuda, ""),
+        "python": (row.python, ""),
+        "os": (row.os, ""),
+    }
+    return Contents(
+        settings=tuple(
+            Setting(field=field, value=value, line=line, note=note) for field, (value, note) in values.items() if value
+        )
+    )
+
+
+def decides_torch(contents: Contents) -> Line | None:
+    """Return the line of a base image that has a torch or CUDA of its own and cannot be read; None if all can."""
+    return next((line for line in _unread(contents) if _WITH_TORCH.search(_image(line).lower())), None)
+
+
+def base_of(contents: Contents) -> Line | None:
+    """Return the line of the base image of a Dockerfile, with its variables expanded; None if there is none."""
+    skipped = (row.line for row in contents.skipped if row.why != OTHER_STAGE)
+    lines = (*(setting.line for setting in contents.settings), *skipped)
+    return next((line for line in lines if of_base(line)), None)
+
+
+def base_with_cuda(contents: Contents) -> tuple[Line, str] | None:
+    """Return the line of the base image and the CUDA of its tag, even if torch has another; None without CUDA."""
+    line = base_of(contents)
+    image = _image(line) if line else ""
+    parts = _CUDA.fullmatch(image) or _CUDA_DL.fullmatch(image) or _TORCH.fullmatch(image)
+    return (line, parts["cuda"]) if line and parts else None
+
+
+def wheels_first(contents: Contents) -> Contents:
+    """Drop the torch and CUDA of a base image that a line installs over it: wheels bundle their own CUDA."""
+
+    def devices(setting: Setting) -> bool:
+        return setting.field in ("cuda", "cpu")
+
+    contents = _overridden(
+        contents,
+        devices,
+        lambda base, line: (base.field, base.value) != (line.field, line.value),
+        "{where} selects another device for torch: {text}",
+    )
+    return _overridden(
+        contents, lambda one: one.field == "torch", _is_another, "{where} installs another torch: {text}"
+    )
+
+
+def _is_another(base: Setting, line: Setting) -> bool:
+    return bool(line.value) and excludes(SpecifierSet(base.value.replace(".*", ".0")), SpecifierSet(line.value))
+
+
+def _overridden(
+    contents: Contents, belongs: Callable[[Setting], bool], differs: Callable[[Setting, Setting], bool], why: str
+) -> Contents:
+    rows = [setting for setting in contents.settings if belongs(setting)]
+    lines = [row for row in rows if not of_base(row.line)]
+    bases = {row: other for row in rows if of_base(row.line) for other in lines[:1] if differs(row, other)}
+    skipped = tuple(
+        Skipped(
+            line=_part(base.line, f"{base.field} {base.value.removeprefix('==')}"),
+            why=why.format(where=other.line.where, text=other.line.text),
+        )
+        for base, other in bases.items()
+    )
+    return replace(
+        contents,
+        settings=tuple(setting for setting in contents.settings if setting not in bases),
+        skipped=(*contents.skipped, *skipped),
+    )
