@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import html.parser
-import json
 import re
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from typing import TYPE_CHECKING
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from envkit.evidence.ranges import PATIENCE, RemoteFile, Traffic, as_environment
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.text import neutral
+from envkit.lock.file_lists import Row, from_html, from_json
 from envkit.lock.places import authorization, without_login
 from envkit.registry.retry import persist
 from envkit.registry.transport import host, shown
@@ -149,7 +147,7 @@ class Index:
         # application/vnd.pypi.simple.v1+json, or text/html
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
-            rows = _from_json(data, answer.url) if kind.endswith("json") else _from_html(data, answer.url)
+            rows = from_json(data, answer.url) if kind.endswith("json") else from_html(data, answer.url)
         # Not JSON, not UTF-8, nested too deeply or of another shape: the answer is untrusted.
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
             raise _no_list(plain, package, self.variable) from error
@@ -226,63 +224,6 @@ def _check_days(files: FileList, variable: str) -> None:
 
 def _no_list(url: str, package: str, variable: str) -> EnvironmentProblem:
     return EnvironmentProblem(f"{shown(url)} is not a list of {package}'s files", hint=_HINT.format(variable))
-
-
-Row = dict[str, Any]
-
-
-def _from_json(data: bytes, url: str) -> list[Row]:
-    tree = json.loads(data)
-    rows = []
-    for entry in tree["files"]:
-        hashes = entry.get("hashes") or {}
-        rows.append({
-            "name": entry["filename"], "url": urljoin(url, entry["url"]), "sha256": hashes.get("sha256"),
-            "size": entry.get("size"), "uploaded": entry.get("upload-time"),
-            # `yanked` is true, or the reason as text.
-            "requires_python": entry.get("requires-python"), "yanked": bool(entry.get("yanked")),
-        })  # fmt: skip
-    return rows
-
-
-_CLOSED = ("html", "body", "a")
-
-
-class _Anchors(html.parser.HTMLParser):
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.url, self.rows = url, list[Row]()
-        self.open: list[str] = []  # elements of `_CLOSED` without their end
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self.open:
-            self.open.remove(tag)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _CLOSED:
-            self.open.append(tag)
-        values = dict(attrs)
-        href = values.get("href")
-        if tag != "a" or not href:
-            return
-        # PEP 503: torch-2.7.1%2Bcu126-cp312-cp312-linux_x86_64.whl#sha256=...
-        url, fragment = urldefrag(urljoin(self.url, href))
-        _, _, digest = fragment.partition("sha256=")
-        self.rows.append({
-            "name": unquote(urlsplit(url).path.rpartition("/")[2]), "url": url, "sha256": digest[:64] or None,
-            "size": None, "uploaded": None, "requires_python": values.get("data-requires-python"),
-            "yanked": "data-yanked" in values,
-        })  # fmt: skip
-
-
-def _from_html(data: bytes, url: str) -> list[Row]:
-    parser = _Anchors(url)
-    parser.feed(data.decode())
-    # A page that ends too early would be read as an index without the files that come later.
-    if parser.open or parser.rawdata.strip():
-        where = f"inside <{parser.open[-1]}>" if parser.open else "inside a tag"
-        raise IntegrityError(f"{shown(url)} is refused: the page is cut short, it ends {where}", hint="try again later")
-    return [row for row in parser.rows if row["name"].endswith((".whl", ".tar.gz", ".zip", ".tar.bz2"))]
 
 
 def _wheels(package: str, rows: list[Row], url: str) -> tuple[WheelFile, ...]:

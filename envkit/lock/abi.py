@@ -10,13 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
+from envkit.ground.platforms import X86
+from envkit.ground.versions import key
 from envkit.lock.model import BUILT, Lock
+
+if TYPE_CHECKING:
+    from envkit.resolve.model import Resolution
 
 # `torch2.6` or `pt26`; with a letter before it, `pt` is part of another word.
 _TORCH = re.compile(r"torch(\d+)\.(\d+)|(?:^|[._-]|(?<=\d))pt(\d)(\d+)")
 # Only the major of `cu126` is kept: CUDA's libraries are compatible within a major version.
-_CUDA = re.compile(r"cu(\d\d)\d?")
+_CUDA = re.compile(r"cu(?:da)?(\d\d)\d?")
+# Of the address of a page: `torch-2.6.0+cu124.html`, `cu121/torch2.1.0`, `torch-2.4/cu124`, `py310_cu121_pyt210`.
+_PAGE_TORCH = re.compile(r"(?:^|[/_.-])torch-?(\d+)\.(\d+)|_pyt(\d)(\d+)\d(?=$|[/_])")
+_PAGE_CUDA = re.compile(r"(?:^|[/+_])(?:cu(\d\d)(\d)|(cpu))(?=$|[/._])")
 _ABI = re.compile(r"cxx11abi(true|false)")
 
 
@@ -38,6 +48,44 @@ def claim_of(version: str) -> Claim | None:
     cuda, cxx11 = _CUDA.search(local), _ABI.search(local)
     numbers = [number for number in torch.groups() if number is not None]
     return Claim(torch=".".join(numbers), cuda=cuda[1] if cuda else None, cxx11_abi=cxx11[1] if cxx11 else None)
+
+
+def claim_of_cuda(version: str) -> Claim | None:
+    """Parse the local part of a version that names a CUDA alone: `2.4.0+cu124`; None if it names none."""
+    match = re.fullmatch(rf"{_CUDA.pattern}(?:[._].*)?", version.partition("+")[2].lower())
+    return Claim(torch=None, cuda=match[1], cxx11_abi=None) if match else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What the wheels of a page were built for, according to its address; None = unknown."""
+
+    torch: str | None  # minor version: '2.6'
+    device: str | None  # CUDA: '12.4', or 'cpu'
+
+
+def claim_of_page(url: str) -> Page:
+    """Parse the address of a page of wheels."""
+    path = unquote(urlsplit(url).path)
+    torch, device = _PAGE_TORCH.search(path), _PAGE_CUDA.search(path)
+    numbers = [number for number in torch.groups() if number is not None] if torch else []
+    return Page(
+        torch=".".join(numbers) or None,
+        device=None if device is None else device[3] or f"{device[1]}.{device[2]}",
+    )
+
+
+def of_torch(resolution: Resolution) -> str | None:
+    """Return the C++ ABI of a torch: 'true', 'false', or None if it is unknown.
+
+    PyTorch's wheels for x86_64 got the new ABI together with manylinux 2.28 (2.6 with CUDA 12.6, all since 2.7):
+    manylinux2014 has a compiler without it. conda-forge's compilers have it.
+    """
+    if resolution.source == "conda-forge":
+        return "true"
+    if resolution.source == "conda-pytorch" or resolution.platform != X86.name or resolution.glibc is None:
+        return None
+    return "true" if key(resolution.glibc) >= key("2.28") else "false"
 
 
 def fits(version: str, torch: str, cuda: str | None) -> bool:

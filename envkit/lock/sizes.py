@@ -1,14 +1,14 @@
-"""Request the sizes of files from their servers, for indexes that do not list them. No file is downloaded."""
+"""Request from servers what indexes do not have: the sizes of files, and pages of links. No wheel is downloaded."""
 
 from __future__ import annotations
 
 import http.client
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import IO, TYPE_CHECKING
+from typing import IO, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import (
@@ -26,9 +26,7 @@ from envkit.ground.addresses import Reach, RefusedAddressError, is_loopback, rea
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.lock.places import authorization, without_login
 
-if TYPE_CHECKING:
-    from http.client import HTTPMessage
-
+_T = TypeVar("_T")
 _TIMEOUT_S = 30.0  # for the headers of one file
 _TRIES = 4  # with pauses of 0.5, 1 and 2 seconds
 _LONGEST_PAUSE_S = 30.0  # even if Retry-After is longer
@@ -48,14 +46,7 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
         EnvironmentProblem: a server does not answer, or does not send the size.
         UsageError: the PEM file cannot be read.
     """
-    context = ssl.create_default_context()
-    if ca_bundle:
-        try:
-            context.load_verify_locations(ca_bundle)
-        except OSError as error:
-            raise UsageError(
-                f"ca_bundle: {ca_bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
-            ) from error
+    context = _trusting(ca_bundle)
     stop, reach = threading.Event(), sockets.reach_of_url(index) if index else Reach.PUBLIC
     with ThreadPoolExecutor(_WORKERS) as pool:
         try:
@@ -71,11 +62,56 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
             raise
 
 
+def page(url: str, *, accept: str, most: int, ca_bundle: str | None) -> tuple[bytes, str, str]:
+    """Return a page that the user names, its media type, and its URL after redirects. Failures are retried as in `ask`.
+
+    Args:
+        url: https, or loopback http; it may contain a login.
+        accept: media types.
+        most: bytes.
+        ca_bundle: PEM file.
+
+    Raises:
+        EnvironmentProblem: the server does not answer, the page is larger, or it ends before its announced length.
+        UsageError: the PEM file cannot be read.
+    """
+
+    def read(answer: http.client.HTTPResponse) -> tuple[bytes, str, str]:
+        data = answer.read(most + 1)
+        announced = answer.headers.get("Content-Length", "")
+        if len(data) > most:
+            raise _unreachable(request, f"the page has more than {most >> 20} MiB")
+        if announced.isdigit() and int(announced) > len(data):
+            raise _unreachable(request, f"the page is cut short: {len(data)} of {announced} bytes")
+        return data, answer.headers.get_content_type(), answer.url
+
+    plain = without_login(url)
+    headers = _request_headers(plain, url) | {"Accept": accept}
+    request = Request(plain, headers=headers)  # noqa: S310 - only http and https
+    opener = _opener(plain, sockets.reach_of_url(plain), _trusting(ca_bundle))
+    found = _answered(request, opener, threading.Event(), read)
+    if found is None:
+        raise _unreachable(request, "the server refuses the method GET")
+    return found
+
+
+def _trusting(ca_bundle: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if ca_bundle:
+        try:
+            context.load_verify_locations(ca_bundle)
+        except OSError as error:
+            raise UsageError(
+                f"ca_bundle: {ca_bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
+            ) from error
+    return context
+
+
 def _size(url: str, headers: dict[str, str], opener: OpenerDirector, stop: threading.Event) -> int:
     # A server that does not support HEAD may support a range of one byte.
     for method, more in (("HEAD", {}), ("GET", {"Range": "bytes=0-0"})):
         request = Request(url, method=method, headers=headers | more)  # noqa: S310 - only http and https
-        answer = _headers(request, opener, stop)
+        answer = _answered(request, opener, stop, lambda answer: answer.headers)
         if answer is None:
             continue
         total = (answer.get("Content-Range") or answer.get("Content-Length") or "").rpartition("/")[2]
@@ -88,14 +124,15 @@ def _size(url: str, headers: dict[str, str], opener: OpenerDirector, stop: threa
     )
 
 
-def _headers(request: Request, opener: OpenerDirector, stop: threading.Event) -> HTTPMessage | None:
-    """Return the headers of an answer; None if the server refuses the method. After `stop` nothing is retried."""
+def _answered(
+    request: Request, opener: OpenerDirector, stop: threading.Event, read: Callable[[http.client.HTTPResponse], _T]
+) -> _T | None:
+    """Return what is read of an answer; None if the server refuses the method. After `stop` nothing is retried."""
     for left in reversed(range(_TRIES)):
         pause = 2.0 ** (_TRIES - left - 1) / 2
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as answer:
-                headers: HTTPMessage = answer.headers
-                return headers
+                return read(answer)
         except HTTPError as error:
             if error.code in (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
                 return None

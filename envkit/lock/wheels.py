@@ -9,17 +9,19 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envkit.ground.errors import ConflictError
+from envkit.ground.errors import ConflictError, EnvironmentProblem
 from envkit.ground.versions import key, minor
-from envkit.lock import sizes, uv
+from envkit.lock import abi, file_lists, sizes, uv, variants
 from envkit.lock.model import Wheel
-from envkit.lock.places import Places
+from envkit.lock.places import Places, without_login
 from envkit.lock.previous import NOTHING, Previous
 from envkit.lock.uv import Target
 from envkit.lock.values import last_part
+from envkit.lock.variants import Image
 from envkit.lock.wheel_choice import IndexWheel, parse_pylock, ranks_of
 from envkit.plan.model import BuildPlan
 from envkit.plan.source_spec import parse
@@ -64,7 +66,7 @@ def solve(
     names = frozenset(wheel.name for wheel in built.values())
     solver = _Solver(
         target=target,
-        constraints=plan.constraints,
+        constraints=(*plan.constraints, *_for_this_torch(plan, target, places)),
         chosen=chosen,
         as_of=as_of,
         update=previous.update - names,
@@ -163,6 +165,33 @@ def _is_newer(version: str, old: str) -> bool:
         return Version(version) > Version(old)
     except InvalidVersion:  # of a lock that was edited
         return True
+
+
+def _for_this_torch(plan: BuildPlan, target: Target, places: Places) -> list[str]:
+    """Return constraints that exclude wheels for other torches from the indexes and pages that the definition adds."""
+    resolution = plan.resolution
+    image = Image(torch=resolution.torch, cuda=resolution.cuda, cxx11_abi=abi.of_torch(resolution))
+    wanted = [Requirement(text) for text in plan.pip]
+    names = {canonicalize_name(one.name) for one in wanted}
+    lists = [(page, True) for page in plan.find_links]
+    lists += [(f"{index.rstrip('/')}/{name}/", False) for index in plan.indexes for name in sorted(names)]
+    lists += [(f"{places.fetch_url(url).rstrip('/')}/{name}/", False) for name, url in plan.package_indexes]
+    files: list[str] = []
+    for url, is_page in lists:
+        try:
+            files += [row["name"] for row in file_lists.ask(url, ca_bundle=places.ca_bundle)]
+        except EnvironmentProblem as error:
+            # uv reports an index that does not answer; one without the package is as it should be.
+            if is_page:
+                hint = "check the address, or remove the page from find_links"
+                raise EnvironmentProblem(error.message, hint=hint) from error
+        except ValueError as error:
+            if is_page:
+                raise EnvironmentProblem(f"{without_login(url)} is not a page of links", hint="find_links") from error
+    # A build that the user names is checked afterwards: `abi.faults` says what is wrong with it.
+    pinned = {canonicalize_name(one.name) for one in wanted if "+" in str(one.specifier)}
+    lines = variants.constraints(files, image, ranks_of(target.platform, target.glibc, target.python))
+    return [line for line in lines if line.partition("!")[0] not in pinned]
 
 
 def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:

@@ -23,6 +23,7 @@ class Site:
     faults: dict[str, list[int]] = field(default_factory=dict)  # path -> statuses to answer with before the file
     login: str | None = None  # 'user:password' that every request has to carry
     no_head: bool = False
+    lengths: dict[str, int] = field(default_factory=dict)  # path -> Content-Length instead of the true one
     redirects: dict[str, str] = field(default_factory=dict)  # path -> Location
     logins: list[str | None] = field(default_factory=list)  # the Authorization header of each request
     seen: list[tuple[str, str]] = field(default_factory=list)
@@ -59,7 +60,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Length", str(self.site.lengths.get(path, len(data))))
+        self.close_connection = path in self.site.lengths
         self.send_header("Accept-Ranges", "bytes")
         if path in self.site.redirects:
             self.send_header("Location", self.site.redirects[path])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.lock import wheels
 from envkit.lock.model import Lock, Wheel
 from envkit.lock.places import Places
@@ -123,4 +123,47 @@ def test_a_page_that_does_not_answer_is_an_environment_problem(status: int, text
     page = put_pages(site, "/pages", SCATTER, hashes=True)
     site.faults["/pages/"] = [status] * 20
     with pytest.raises(EnvironmentProblem, match=text):
+        solve(replace(plans.wheels("torch_scatter"), find_links=(page,)), python)
+
+
+def test_of_a_page_for_several_torches_the_wheel_for_this_one_is_locked(site: Site) -> None:
+    versions = ("2.6.3+cu118torch2.4cxx11abiFALSE", "2.6.3+cu123torch2.4cxx11abiFALSE",
+                "2.6.3+cu123torch2.4cxx11abiTRUE", "2.6.3+cu123torch2.5cxx11abiFALSE")  # fmt: skip
+    dists = [Dist("flash_attn", version, ("torch", "einops"), tag="cp311-cp311-linux_x86_64") for version in versions]
+    page = put_pages(site, "/assets", dists, hashes=False)
+    python = put_index(site, "/simple", [Dist("torch", "2.4.1", ("nvidia-cublas-cu12",)), Dist("einops", "0.8.1"),
+                                         Dist("nvidia-cublas-cu12", "12")])  # fmt: skip
+    plan = plans.wheels("torch==2.4.1", pip=("flash_attn",), cuda="12.4")
+    plan = replace(plan, find_links=(page,), resolution=replace(plan.resolution, torch="2.4.1", glibc="2.17"))
+    found = solve(plan, python)
+    assert found["flash-attn"].version == "2.6.3+cu123torch2.4cxx11abifalse"
+    private = put_index(site, "/private", [replace(dist, name="flash-attn") for dist in dists])
+    found = solve(replace(plan, find_links=(), indexes=(private,)), python)
+    assert found["flash-attn"].version == "2.6.3+cu123torch2.4cxx11abifalse"
+
+
+def test_a_build_that_is_pinned_for_another_torch_is_named(site: Site, tmp_path: Path) -> None:
+    env = served(site, tmp_path)
+    page = put_pages(site, "/pages", [replace(SCATTER[1], version="2.1.2+pt25cu124")], hashes=True)
+    (tmp_path / "requirements.txt").write_text(f"torch==2.6.0+cu124\n-f {page}\ntorch-scatter==2.1.2+pt25cu124\n")
+    done = envkit(tmp_path, "lock", "requirements.txt", *FLAGS, env=env)
+    assert done.returncode == 3
+    assert "torch-scatter 2.1.2+pt25cu124 was built for torch 2.5, but the lock has torch 2.6.0+cu124" in done.stderr
+
+
+@pytest.mark.parametrize("end", [b"</body></html>", b"</a></body></html>", b"/a></body></html>"])
+def test_a_page_that_is_cut_is_refused(end: bytes, site: Site) -> None:
+    python = put_index(site, "/simple", [Dist("torch_scatter", "9")])
+    page = put_pages(site, "/pages", SCATTER, hashes=True)
+    kind, data = site.files["/pages/"]
+    site.files["/pages/"] = (kind, data.removesuffix(end))
+    with pytest.raises(IntegrityError, match="is refused: the page is cut short"):
+        solve(replace(plans.wheels("torch_scatter"), find_links=(page,)), python)
+
+
+def test_a_page_that_ends_before_its_length_is_refused(site: Site) -> None:
+    python = put_index(site, "/simple", [Dist("torch_scatter", "9")])
+    page = put_pages(site, "/pages", SCATTER, hashes=True)
+    site.lengths["/pages/"] = 100_000
+    with pytest.raises(EnvironmentProblem, match="the page is cut short"):
         solve(replace(plans.wheels("torch_scatter"), find_links=(page,)), python)
