@@ -10,12 +10,13 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envkit.ground.errors import ConflictError, EnvironmentProblem
+from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.versions import key, minor
-from envkit.lock import abi, file_lists, sizes, uv, variants
+from envkit.lock import abi, file_lists, offers, sizes, uv, variants
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places, without_login
 from envkit.lock.previous import NOTHING, Previous
@@ -29,6 +30,8 @@ from envkit.plan.source_spec import parse
 _CUDA_WHEELS = ("nvidia-", "cuda-")
 _CUDA_INSIDE = "1.12"  # the last minor version of torch whose wheels on the Python index contain CUDA
 # A requirement that only one version satisfies.
+_SOURCE_ONLY = re.compile(r" has no wheel of ([A-Za-z0-9._-]+), only its source")
+_MOST_EXPLAINED = 5  # packages of a conflict whose files are looked up
 _EXACT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*[A-Za-z0-9.+!]+")
 
 
@@ -64,9 +67,10 @@ def solve(
     own_index = plan.resolution.source == "pytorch" and bool(torch)
     rest = (*plan.pip, *_by_name(plan, built), *(f"{wheel.name}=={wheel.version}" for wheel in built.values()))
     names = frozenset(wheel.name for wheel in built.values())
+    added = _added(plan, target, places)
     solver = _Solver(
         target=target,
-        constraints=(*plan.constraints, *_for_this_torch(plan, target, places)),
+        constraints=(*plan.constraints, *added.constraints()),
         chosen=chosen,
         as_of=as_of,
         update=previous.update - names,
@@ -83,12 +87,9 @@ def solve(
     stages = [stage for stage in stages if stage.wanted]
     kept = {name: version for name, version in previous.wheels.items() if name not in names}
     try:
-        solved = solver.all(stages, [kept] * len(stages))
-    except ConflictError:
-        # The first solve does not know what the second one requires of the packages that it kept.
-        if len(stages) == 1 or not kept:
-            raise
-        solved = solver.all(stages, [{}, kept])
+        solved = _solved(solver, stages, kept)
+    except ConflictError as error:
+        raise added.explained(error) from error
     wheels = [_wheel(row, places, own=stage.own) for stage, rows in zip(stages, solved, strict=True) for row in rows]
     _no_cpu_build(plan, wheels)
     return tuple(sorted([*wheels, *built.values()], key=lambda wheel: wheel.name))
@@ -167,19 +168,75 @@ def _is_newer(version: str, old: str) -> bool:
         return True
 
 
-def _for_this_torch(plan: BuildPlan, target: Target, places: Places) -> list[str]:
-    """Return constraints that exclude wheels for other torches from the indexes and pages that the definition adds."""
-    resolution = plan.resolution
-    image = Image(torch=resolution.torch, cuda=resolution.cuda, cxx11_abi=abi.of_torch(resolution))
-    wanted = [Requirement(text) for text in plan.pip]
-    names = {canonicalize_name(one.name) for one in wanted}
+def _solved(solver: _Solver, stages: Sequence[_Stage], kept: Mapping[str, str]) -> list[tuple[IndexWheel, ...]]:
+    try:
+        return solver.all(stages, [kept] * len(stages))
+    except ConflictError:
+        # The first solve does not know what the second one requires of the packages that it kept.
+        if len(stages) == 1 or not kept:
+            raise
+        return solver.all(stages, [{}, kept])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Added:
+    """The files of the indexes and pages that the definition adds, and the image that they have to fit."""
+
+    plan: BuildPlan
+    places: Places
+    target: Target
+    image: Image
+    files: Sequence[str]  # names
+
+    def constraints(self) -> list[str]:
+        """Return constraints that exclude wheels for other torches, CUDAs and ABIs."""
+        ranks = ranks_of(self.target.platform, self.target.glibc, self.target.python)
+        # A build that the user names is checked afterwards: `abi.faults` says what is wrong with it.
+        wanted = map(Requirement, self.plan.pip)
+        pinned = {canonicalize_name(one.name) for one in wanted if "+" in str(one.specifier)}
+        lines = variants.constraints(self.files, self.image, ranks)
+        return [line for line in lines if line.partition("!")[0] not in pinned]
+
+    def explained(self, error: ConflictError) -> ConflictError:
+        """Return an error that names the Python or torch for which a package of a conflict has wheels, if any."""
+        text = "\n".join((error.message, *error.details))
+        source_only = _SOURCE_ONLY.search(error.message)
+        wanted = {canonicalize_name(source_only[1]): SpecifierSet()} if source_only else {}
+        wanted |= {canonicalize_name(one.name): one.specifier for one in map(Requirement, self.plan.pip)}
+        named = [name for name in wanted if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text)]
+        for name in named[:_MOST_EXPLAINED]:
+            offer = offers.other(name, wanted[name], [*self.files, *self._of(name)], self.target, self.image)
+            if offer is not None:
+                hint = f"add {offer.option} to the command"
+                return ConflictError(offer.why, details=(error.message, *error.details), hint=hint)
+        return error
+
+    def _of(self, name: str) -> list[str]:
+        """Return the files of a package on its own index, or the Python index."""
+        own = dict(self.plan.package_indexes).get(name)
+        try:
+            index = self.places.fetch_url(own) if own else self.places.python_index or uv.default_index()
+            rows = file_lists.ask(f"{index.rstrip('/')}/{name}/", ca_bundle=self.places.ca_bundle)
+        except (EnvironmentProblem, IntegrityError, UsageError, ValueError):
+            return []  # the error of the solver counts
+        return [str(row["name"]) for row in rows]
+
+
+def _added(plan: BuildPlan, target: Target, places: Places) -> _Added:
+    """Read the pages and the lists of the indexes that the definition adds.
+
+    Raises:
+        EnvironmentProblem: a page does not answer, or is none.
+        IntegrityError: a page is cut short.
+    """
+    names = {canonicalize_name(Requirement(text).name) for text in plan.pip}
     lists = [(page, True) for page in plan.find_links]
     lists += [(f"{index.rstrip('/')}/{name}/", False) for index in plan.indexes for name in sorted(names)]
     lists += [(f"{places.fetch_url(url).rstrip('/')}/{name}/", False) for name, url in plan.package_indexes]
     files: list[str] = []
     for url, is_page in lists:
         try:
-            files += [row["name"] for row in file_lists.ask(url, ca_bundle=places.ca_bundle)]
+            files += [str(row["name"]) for row in file_lists.ask(url, ca_bundle=places.ca_bundle)]
         except EnvironmentProblem as error:
             # uv reports an index that does not answer; one without the package is as it should be.
             if is_page:
@@ -187,11 +244,11 @@ def _for_this_torch(plan: BuildPlan, target: Target, places: Places) -> list[str
                 raise EnvironmentProblem(error.message, hint=hint) from error
         except ValueError as error:
             if is_page:
-                raise EnvironmentProblem(f"{without_login(url)} is not a page of links", hint="find_links") from error
-    # A build that the user names is checked afterwards: `abi.faults` says what is wrong with it.
-    pinned = {canonicalize_name(one.name) for one in wanted if "+" in str(one.specifier)}
-    lines = variants.constraints(files, image, ranks_of(target.platform, target.glibc, target.python))
-    return [line for line in lines if line.partition("!")[0] not in pinned]
+                hint = "check the address, or remove the page from find_links"
+                raise EnvironmentProblem(f"{without_login(url)} is not a page of links", hint=hint) from error
+    resolution = plan.resolution
+    image = Image(torch=resolution.torch, cuda=resolution.cuda, cxx11_abi=abi.of_torch(resolution))
+    return _Added(plan=plan, places=places, target=target, image=image, files=files)
 
 
 def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:

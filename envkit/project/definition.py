@@ -31,7 +31,7 @@ from envkit.plan.requirements import (
     sort,
     take,
 )
-from envkit.project import bases, kinds, listing, targets
+from envkit.project import bases, kinds, listing, pages, targets
 from envkit.project.choice import DEFAULT, Choice
 from envkit.project.conda_files import environment, has_pixi, is_environment, pixi
 from envkit.project.container_files import cog, dockerfile
@@ -230,6 +230,7 @@ def draft(
     requirements = _unique(
         targets.decided(requirements, given, platform, lambda some: _python(draw(_listing(_unique(some))).plan))
     )
+    requirements = pages.decided(requirements, lambda some: draw(_listing(some)).plan)
     fixed = {"python": ",".join(setting.value for setting in requirements.of("python"))}
     requirements = _referring(requirements, folder, target_of(fixed, given))
     drafted = _resolving(_with_torch_of_companions(requirements, draw), draw)
@@ -400,8 +401,11 @@ def _referring(requirements: Contents, folder: Path, target: Target) -> Contents
     for reference in requirements.of(FILE):
         lines = read(reference.value, folder) if left > 0 else ()
         left -= len(lines)
-        own = {line.where for line in lines}
-        if left <= 0 or any(not (row.harmless or row.tolerated) for row in sort(lines, target).skipped):
+        own, contents = {line.where for line in lines}, sort(lines, target)
+        # A page for another torch was left out.
+        known = {(one.field, one.value) for one in requirements.settings}
+        is_whole = all((one.field, one.value) in known for one in contents.settings if one.field in LINKS)
+        if left <= 0 or not is_whole or any(not (row.harmless or row.tolerated) for row in contents.skipped):
             requirements = replace(
                 requirements, settings=tuple(other for other in requirements.settings if other != reference)
             )

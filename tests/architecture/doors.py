@@ -69,8 +69,8 @@ PARSERS = {
     "settings of the user": {"envkit.engine.address", "envkit.registry.auth"},
     "documents of images and registries, which are validated field by field and whose errors are translated": {
         "envkit.assemble.conda_package", "envkit.assemble.conda_unpack", "envkit.attest.dsse", "envkit.attest.keyless",
-        "envkit.attest.sbom", "envkit.attest.statement", "envkit.evidence.index", "envkit.fleet.existing_images",
-        "envkit.image.layout", "envkit.image.packages", "envkit.image.spec", "envkit.registry.documents",
+        "envkit.attest.sbom", "envkit.attest.statement", "envkit.fleet.existing_images", "envkit.image.layout",
+        "envkit.image.packages", "envkit.image.spec", "envkit.lock.file_lists", "envkit.registry.documents",
         "envkit.registry.registry", "envkit.registry.tagging", "envkit.render.dockerfile", "envkit.verify.launch",
         "envkit.verify.trace",
     },

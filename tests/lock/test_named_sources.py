@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import EnvironmentProblem, IntegrityError
+from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError
 from envkit.lock import wheels
 from envkit.lock.model import Lock, Wheel
 from envkit.lock.places import Places
@@ -167,3 +167,25 @@ def test_a_page_that_ends_before_its_length_is_refused(site: Site) -> None:
     site.lengths["/pages/"] = 100_000
     with pytest.raises(EnvironmentProblem, match="the page is cut short"):
         solve(replace(plans.wheels("torch_scatter"), find_links=(page,)), python)
+
+
+def test_wheels_for_other_pythons_are_named(site: Site) -> None:
+    numpy = [Dist("numpy", "1.23.5", tag=f"cp3{one}-cp3{one}-linux_x86_64") for one in (8, 10)]
+    python = put_index(site, "/simple", [Dist("einops", "1"), *numpy])
+    with pytest.raises(ConflictError) as caught:
+        solve(plans.wheels("einops", pip=("numpy==1.23.5",)), python)
+    assert caught.value.message == "numpy has wheels for Python 3.8 and 3.10, and the image has Python 3.11"
+    assert caught.value.hint == "add --python 3.10 to the command"
+    assert python in caught.value.details[0]
+
+
+def test_a_page_for_another_torch_is_named(site: Site) -> None:
+    page = put_pages(site, "/pages", SCATTER, hashes=True)
+    python = put_index(site, "/simple", [Dist("einops", "1")])
+    plan = plans.wheels("einops", pip=("torch-scatter",), cuda="12.4")
+    plan = replace(plan, find_links=(page,), resolution=replace(plan.resolution, torch="2.7.1"))
+    with pytest.raises(
+        ConflictError, match=r"torch-scatter has wheels for torch 2\.6, and the image has torch 2\.7\.1"
+    ) as caught:
+        solve(plan, python)
+    assert caught.value.hint == "add --torch 2.6 to the command"

@@ -252,6 +252,70 @@ CASES = {
         ),
         sources=("https://data.example.org/p.html", "https://flat.example.org/list/"),
     ),
+    "a page decides torch and CUDA": Case(
+        files=requirements("-f https://data.example.org/whl/torch-2.6.0+cu124.html", "torch-scatter", "torch"),
+        torch="2.6.0",
+        cuda="12.4",
+        pip=("torch-scatter",),
+        notes=("torch 2.6 is taken: the wheels of https://data.example.org/whl/torch-2.6.0+cu124.html are for it",),
+    ),
+    "a page decides the CUDA of a pinned torch": Case(
+        files=requirements("torch==2.4.1", "-f https://data.example.org/whl/torch-2.4.0+cu118.html", "torch-scatter"),
+        torch="2.4.1",
+        cuda="11.8",
+    ),
+    "a page within a range of torch": Case(
+        files=requirements("torch>=2.0", "-f https://wheels.example.org/mmcv/dist/cu121/torch2.1.0/index.html", "mmcv"),
+        torch="2.1.2",
+        cuda="12.1",
+    ),
+    "a page for the CPU": Case(
+        files=requirements("-f https://data.example.org/whl/torch-2.5.0+cpu.html", "torch-sparse"),
+        torch="2.5.1",
+        cuda=None,
+    ),
+    "a page that names a CUDA alone": Case(
+        files=requirements("torch==2.4.0", "-f https://wheels.example.org/wheels/cu121/repo.html", "dgl"),
+        torch="2.4.0",
+        cuda="12.1",
+    ),
+    "a page over the CUDA of a base": Case(
+        files=dockerfile(
+            "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04",
+            "RUN pip install torch==2.4.1 torch-scatter -f https://data.example.org/whl/torch-2.4.0+cu118.html",
+        ),
+        torch="2.4.1",
+        cuda="11.8",
+        os="ubuntu22.04",
+    ),
+    "a page for another torch": Case(
+        files=requirements("torch==2.4.0", "-f https://data.example.org/whl/torch-2.6.0+cu124.html", "torch-scatter"),
+        torch="2.4.0",
+        sources=(),
+        pip=("torch-scatter",),
+        lost=("-f https://data.example.org/whl/torch-2.6.0+cu124.html",),
+    ),
+    "a page for another CUDA": Case(
+        files=requirements(
+            "--extra-index-url https://wheels.example.com/whl/cu118",
+            "torch==2.4.0",
+            "-f https://data.example.org/whl/torch-2.4.0+cu124.html",
+            "torch-scatter",
+        ),
+        cuda="11.8",
+        sources=(),
+        lost=("-f https://data.example.org/whl/torch-2.4.0+cu124.html",),
+    ),
+    "of pages for several torches, the one that fits": Case(
+        files=requirements(
+            "torch==2.5.1",
+            "-f https://data.example.org/whl/torch-2.4.0+cu124.html",
+            "-f https://data.example.org/whl/torch-2.5.0+cu124.html",
+            "torch-scatter",
+        ),
+        cuda="12.4",
+        sources=("https://data.example.org/whl/torch-2.5.0+cu124.html",),
+    ),
     "a folder as a page": Case(
         files=requirements("torch==2.6.0", "--find-links ./wheels", "einops"), lost=("--find-links ./wheels",)
     ),
