@@ -16,10 +16,11 @@ from packaging.utils import canonicalize_name
 from envkit.ground import trees
 from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError
 from envkit.ground.versions import key
-from envkit.lock import conda, request, stubs, uv
+from envkit.lock import abi, conda, request, stubs, uv
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
+from envkit.lock.wheels import python_index
 from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import BuildPlan
 from envkit.resolve.candidates import Candidates
@@ -60,6 +61,14 @@ class Probe:
             ConflictError: the packages allow none of them, or contradict each other; the details are the solver's.
             EnvironmentProblem, TimeLimitError, UsageError: as the solvers raise them.
         """
+        # A pinned extension was compiled for one torch, which its own metadata do not say.
+        pins = [
+            clause.version for line in plan.pip for clause in Requirement(line).specifier if clause.operator == "=="
+        ]
+        unfit = {
+            build.torch for build in among.builds if not all(abi.fits(pin, build.torch, build.cuda) for pin in pins)
+        }
+        among = among.without(unfit) if unfit < set(among.torches) else among
         limit = len(among.others) + _UNKNOWN
         allowed = self._once(plan, among)
         while allowed.torch not in among.torches and len(among.others) < limit:
@@ -108,7 +117,7 @@ class Probe:
         limits = uv.Limits(
             chosen=stubs.of_conda(packages), constraints=(*plan.constraints, *more), offered={_TORCH: own}
         )
-        index = uv.Index(url=self.places.python_index, ca_bundle=self.places.ca_bundle)
+        index = python_index(plan, self.places)
         return uv.compile_wheels(wanted, target, limits, index, as_of=self.as_of, cached_only=cached_only)[0]
 
     def limiting(self, plan: BuildPlan, among: Candidates, allowed: Allowed) -> str | None:

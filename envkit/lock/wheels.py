@@ -80,10 +80,10 @@ def solve(
     stages = [
         # Built wheels are requirements of `rest`, which the first solve includes only without an own index.
         _Stage(wanted=tuple(torch), index=_torch_index(places), own=True),
-        _Stage(wanted=rest, index=_python_index(plan, places), built=tuple(built)),
+        _Stage(wanted=rest, index=python_index(plan, places), built=tuple(built)),
     ]
     if not own_index:
-        stages = [_Stage(wanted=(*torch, *rest), index=_python_index(plan, places), built=tuple(built))]
+        stages = [_Stage(wanted=(*torch, *rest), index=python_index(plan, places), built=tuple(built))]
     stages = [stage for stage in stages if stage.wanted]
     kept = {name: version for name, version in previous.wheels.items() if name not in names}
     try:
@@ -264,7 +264,8 @@ def _torch_index(places: Places) -> uv.Index:
     return uv.Index(url=url, pages=places.torch_pages, ca_bundle=places.ca_bundle)
 
 
-def _python_index(plan: BuildPlan, places: Places) -> uv.Index:
+def python_index(plan: BuildPlan, places: Places) -> uv.Index:
+    """Return where the packages of a plan are searched that are not of the torch family."""
     return uv.Index(
         url=places.python_index,
         links=plan.find_links,

@@ -19,6 +19,7 @@ from envkit.lock import previous
 from envkit.lock.limits import Allowed, Probe
 from envkit.lock.request import misfit
 from envkit.lock.store import read_lock
+from envkit.pipeline.clash import Clash
 from envkit.plan.model import BuildPlan
 from envkit.resolve.candidates import Candidates, Limit
 
@@ -34,6 +35,11 @@ _TRIES = 3  # candidates whose lock failed although the packages allow them, for
 _TORCHES = frozenset({"torch", "pytorch"})  # as a distribution and as a conda package
 # What a solver's explanation names if another Python or another torch could help.
 _DEPENDS = re.compile(r"torch|python|wheel|abi", re.IGNORECASE)
+
+
+def depends(error: ConflictError) -> bool:
+    """Return whether another torch or Python could help, and not, for example, if a package does not exist."""
+    return _DEPENDS.search(" ".join(error.details)) is not None
 
 
 def torch_of(lock: Lock) -> str | None:
@@ -111,10 +117,14 @@ def solve(
                 return like, lock_of(like)
             except ConflictError as error:
                 reporter.note(f"torch {like.resolution.torch} of the old lock is not kept: {error.message}")
-    if not asked.undecided(first):
-        return first, lock_of(first)
     choice = _Choice(asked=asked, first=first, lock_of=lock_of, probe_of=probe_of, reporter=reporter)
-    return choice.among(asked.candidates(first))
+    if asked.undecided(first):
+        return choice.among(asked.candidates(first))
+    try:
+        return first, lock_of(first)
+    except ConflictError as error:
+        choice.failures.append((first.resolution.python, error))
+        raise choice.failure() from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +149,9 @@ class _Choice:
             found = self._with(some, {other.python: other for other in pythons})
             if found is not None:
                 return found
-            error = self.failures[-1][1]
-            if not _DEPENDS.search(" ".join((error.message, *error.details))):
-                break  # a package that does not exist, for example
-        raise self._failure()
+            if not depends(self.failures[-1][1]):
+                break
+        raise self.failure()
 
     def _with(self, some: Candidates, others: dict[str, Candidates]) -> tuple[BuildPlan, Lock] | None:
         """Return the first candidate with one Python that solves; None if none does."""
@@ -197,10 +206,16 @@ class _Choice:
             return {}
         return {"python": f"the packages do not solve with Python {self.first.resolution.python}"}
 
-    def _failure(self) -> ConflictError:
-        """Return the error of the newest candidate, with the Pythons that were tried."""
+    def failure(self) -> ConflictError:
+        """Return the error of the newest candidate, with what clashes, changes that solve and the Pythons tried."""
         error = self.failures[0][1]
         tried = list(dict.fromkeys(python for python, _ in self.failures))
-        if len(tried) > 1:
+        if tried[1:]:
             error.details = (*error.details, f"tried with Python {', '.join(tried)}: none solves")
-        return error
+        if not depends(error):
+            return error
+        self.reporter.step("look for changes that solve")
+        clash = Clash(
+            first=self.first, request=self.asked.request(), facts=self.asked.facts, probe_of=self.probe_of
+        )  # fmt: skip
+        return clash.explained(error, ("envkit", "lock", self.asked.definition))

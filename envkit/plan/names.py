@@ -120,6 +120,17 @@ def pip_spec(value: str) -> str | None:
         return "is not a requirement; write a name and a version, such as 'einops>=0.7'"
     if match.group(1).lower() in _RESOLVED:
         return f"is chosen by the resolver; constrain {match.group(1)} under request"
+    return _not_a_version(value)
+
+
+def _not_a_version(value: str) -> str | None:
+    """Return why pip would refuse the versions of a requirement, such as `numpy>=1.*`; None if it accepts them."""
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 - most commands check none
+
+    try:
+        Requirement(value)
+    except InvalidRequirement as error:
+        return f"is not a requirement: {str(error).splitlines()[0]}"
     return None
 
 

@@ -192,8 +192,11 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     compilers = COMPILERS[system.family] if devel else ()
     toolkit = devel and resolution.cuda is not None
     constraints = _unique([*definition.listed.constraints, *definition.constraints])
+    wheels = _unique([*definition.listed.specs, *definition.pip])
+    # conda's packages are solved first, so what pip is asked for limits those of the same name.
+    limits = (*constraints, *wheels) if conda else constraints
     extra = family.extra_specs(resolution, definition.companions)
-    extra = tuple(family.constrained(spec, constraints, conda=conda) for spec in extra)
+    extra = tuple(family.constrained(spec, limits, conda=conda) for spec in extra)
     torch = family.specs(resolution, definition.companions)
     if resolution.source not in family.CONDA_SOURCES:
         torch += family.wheel_pins(resolution)
@@ -227,12 +230,12 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
             [
                 "tini",
                 *extra,
-                *(family.constrained(package, constraints, conda=True) for package in (*listed, *definition.conda)),
+                *(family.constrained(package, limits, conda=True) for package in (*listed, *definition.conda)),
             ]
         )
         if conda
         else (),
-        pip=_unique([*pip, *([] if conda else listed), *definition.listed.specs, *definition.pip]),
+        pip=_unique([*pip, *([] if conda else listed), *wheels]),
         constraints=constraints,
         allow_source=_unique(definition.allow_source),
         find_links=_unique([*definition.listed.of("find_links"), *definition.find_links]),

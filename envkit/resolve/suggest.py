@@ -28,6 +28,7 @@ COST = (
     "cuda", "torch", "python", "with", "cudnn", "source", "max_size", "supported_only", "template", "os", "platform",
     "allow_forward_compat", "driver", "gpu", "cpu",
 )  # fmt: skip
+_NEAR = 8  # values of one field that are compared with what packages require
 _STEP = 100_000_000  # bytes: limits are suggested in tenths of a GB
 GIVEN_UP_LAST = ("gpu", "cpu")  # without them it is a different request, and they have no other value to suggest
 
@@ -66,6 +67,14 @@ def _suggestions(request: Request, clash: tuple[Ask, ...], index: Index, *, sure
     seconds.sort(key=lambda change: (change.cost[1], change.cost[0]))
     chosen = [*firsts, *seconds, *lasts][:MOST]
     return tuple(change.suggestion for change in sorted(chosen, key=lambda change: change.cost))
+
+
+def alternatives(request: Request, ask: Ask, index: Index) -> Iterator[tuple[str, tuple[str, ...], Request]]:
+    """Yield other values of one constraint that resolve, nearest first: in words, as options, and as a request."""
+    for value in islice(_values(request, ask, index), _NEAR):
+        other = changed(request, ask.field, value, ask.position)
+        if _gives(other, index, sure=True) is not None:
+            yield _described(request, ask, value), () if value is None else (flag(ask.field), value), other
 
 
 def unlocks(request: Request, index: Index) -> tuple[Suggestion, ...]:

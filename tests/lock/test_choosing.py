@@ -88,12 +88,47 @@ def test_the_candidates_of_pytorchs_own_index_are_those_of_the_facts(site: Site,
     assert versions["torch"] == "2.9.0+cu128"
 
 
-def test_a_torch_of_the_request_stays_and_the_clash_names_it(site: Site, tmp_path: Path) -> None:
-    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), PINNED])}
-    define(tmp_path, "pip: [attend==0.3]", request=', torch: "2.9.1"')
-    done = envkit(tmp_path, "lock", "image.yaml", "--base", "none", env=env)
-    assert done.returncode == 3
-    assert "depend on torch==2.9.0" in " ".join(done.stderr.split())
+def refused(folder: Path, env: Mapping[str, str], *arguments: str) -> str:
+    """Lock a definition that has no solution; return what was told, in one line."""
+    done = envkit(folder, "lock", "image.yaml", "--base", "none", *arguments, env=env)
+    assert done.returncode == 3, done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_a_torch_of_the_request_stays_and_the_clash_names_both(site: Site, tmp_path: Path) -> None:
+    """Every change that is named solves: the command is run, and the loose line is locked."""
+    other = Dist("attend", "0.4", ("torch==2.9.1",))
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), PINNED, other, Dist("free", "1")])}
+    define(tmp_path, "pip: [free, attend==0.3]", request=', torch: "2.9.1"')
+    told = refused(tmp_path, env)
+    assert "error: nothing satisfies --torch 2.9.1 and attend==0.3 because no wheels of" in told
+    assert "(--torch 2.9.0 instead of 2.9.1: torch 2.9.0, CUDA 12.8, Python 3.11)" in told
+    assert "try: attend instead of attend==0.3 (attend 0.4, torch 2.9.1, CUDA 12.8, Python 3.11)" in told
+    assert told.endswith("hint: envkit lock image.yaml --torch 2.9.0")
+    assert locked(tmp_path, env, "--torch", "2.9.0")[1]["torch"] == "2.9.0"
+    define(tmp_path, "pip: [free, attend]", request=', torch: "2.9.1"')
+    assert locked(tmp_path, env)[1]["attend"] == "0.4"
+
+
+def test_a_wheel_for_another_python_is_told_before_a_build_from_source(site: Site, tmp_path: Path) -> None:
+    old = Dist("arrays", "1.23.5", tag="cp311-cp311-manylinux_2_17_x86_64")
+    new = Dist("arrays", "2.0", tag="cp312-cp312-manylinux_2_17_x86_64")
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), old, new])}
+    define(tmp_path, "pip: [arrays==1.23.5]", request=', torch: "2.9.1"')
+    told = refused(tmp_path, env, "--os", "ubuntu24.04")
+    assert "nothing satisfies --os ubuntu24.04 and --template wheels and arrays==1.23.5" in told
+    assert "try: arrays instead of arrays==1.23.5 (arrays 2.0, torch 2.9.1" in told
+    assert told.endswith("hint: envkit lock image.yaml --os debian12")
+    assert locked(tmp_path, env, "--os", "debian12")[0] == "3.11"
+
+
+def test_what_no_change_solves_keeps_the_solvers_own_error(site: Site, tmp_path: Path) -> None:
+    rows = [Dist("one", "1", ("torch<2.5",)), Dist("two", "1", ("torch>=2.9",))]
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), *rows])}
+    define(tmp_path, "pip: [one, two]")
+    told = refused(tmp_path, env)
+    assert "error: nothing satisfies one and two because no wheels of" in told
+    assert "try:" not in told
 
 
 def pythons(*names: str) -> list[Pkg]:
@@ -103,13 +138,15 @@ def pythons(*names: str) -> list[Pkg]:
 
 
 def test_python_is_the_newest_for_which_the_packages_have_wheels(site: Site, tmp_path: Path) -> None:
-    wheel = Dist("arrays", "1.23.5", tag="cp311-cp311-manylinux_2_17_x86_64")
+    """What pip is asked for also limits the conda package of the same name, which is solved first."""
+    wheel = Dist("numpy", "1.23.5", tag="cp311-cp311-manylinux_2_17_x86_64")
     env = {
         "ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), wheel]),
         "ENVKIT_CONDA_CHANNEL_ALIAS": site.url,
     }
-    put_channel(site, "conda-forge", pythons("3.10", "3.11", "3.12", "3.13", "3.14"))
-    define(tmp_path, "pip: [arrays==1.23.5]", template="miniconda")
+    old = [Pkg("numpy", "1.23.5", (f"python {name}.*",), name) for name in ("3.10", "3.11")]
+    put_channel(site, "conda-forge", [*pythons("3.10", "3.11", "3.12", "3.13", "3.14"), *old])
+    define(tmp_path, "pip: [numpy==1.23.5]", template="miniconda")
     python, versions, _ = locked(tmp_path, env)
     assert (python, versions["python"], versions["torch"]) == ("3.11", "3.11.1", NEWEST)
 

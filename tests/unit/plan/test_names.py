@@ -30,6 +30,7 @@ def test_pip_specs(spec: str) -> None:
     "spec",
     [
         "", "einops @ https://example.com/x.whl", "-r other.txt", "--extra-index-url=https://x.example.com", "./local",
+        "numpy>=1.*", "numpy==foo", "numpy==1.2.x",
         "einops; python_version<'3'", "einops>=1 --hash=sha256:0", "git+https://example.com/x", "einops\n--pre", "a b",
     ],
 )  # fmt: skip
