@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from envkit.assemble.base_files import BaseFiles
     from envkit.assemble.bytecode import Execute
     from envkit.assemble.conda import CondaLayers
+    from envkit.assemble.stage import Receive
     from envkit.assemble.top_layer import Item
     from envkit.build.layer_cache import Cached, LayerCache
     from envkit.build.log import BuildLog
@@ -78,6 +79,7 @@ class Site:
     no_cache: bool = False  # make every layer again
     compression: str = GZIP  # of package layers; layers of the base keep theirs
     execute: Execute | None = None  # compiles modules; None leaves them as sources
+    receive: Receive | None = None  # gets the layers of packages while they are made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
             reporter=site.reporter,
             compression=site.compression,
             no_cache=site.no_cache,
+            receive=site.receive,
         )
         conda_layers = conda.result()
         if debian is not None:
@@ -324,6 +327,7 @@ def _conda(  # noqa: PLR0917 - every background task ends with the last two
         no_cache=site.no_cache,
         compression=site.compression,
         compiler=compiler,
+        receive=site.receive,
     )
 
 

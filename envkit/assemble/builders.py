@@ -11,6 +11,7 @@ from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from envkit.assemble.bytecode import Execute
+    from envkit.assemble.stage import Receive
     from envkit.build.model import Builder, Probe
     from envkit.ground.progress import Reporter
 
@@ -25,10 +26,12 @@ def choose(
     docker_cli: str = "docker",
     state: Path | None = None,
     execute: Execute | None = None,
+    receive: Receive | None = None,
 ) -> Builder:
     """Return the builder of an engine; `auto` takes the first engine that answers, the embedded one last.
 
-    The choice is reported as a note. `execute` is for the embedded engine, see `EmbeddedBuilder`.
+    The choice is reported as a note. `execute` and `receive` are for the embedded engine, see
+    `EmbeddedBuilder`.
 
     Raises:
         UsageError: the engine is unknown.
@@ -37,7 +40,7 @@ def choose(
     check_name(name)
     probes: list[Probe] = []
     for candidate in NAMES if name == "auto" else (name,):
-        builder = _builder(candidate, docker_cli, state, execute)
+        builder = _builder(candidate, docker_cli, state, execute, receive)
         probe = builder.probe()
         if probe.available:
             # Without duplicates: Docker and BuildKit ask the same daemon.
@@ -80,9 +83,11 @@ def check_name(name: str) -> None:
         raise UsageError(f"--engine: unknown engine {name!r:.80}", hint=f"--engine auto, {', '.join(NAMES)}")
 
 
-def _builder(name: str, docker_cli: str, state: Path | None, execute: Execute | None = None) -> Builder:
+def _builder(
+    name: str, docker_cli: str, state: Path | None, execute: Execute | None = None, receive: Receive | None = None
+) -> Builder:
     if name == EMBEDDED:
         from envkit.assemble.engine import EmbeddedBuilder  # noqa: PLC0415 - requests takes 0.1 s to import
 
-        return EmbeddedBuilder(state=state, execute=execute)
+        return EmbeddedBuilder(state=state, execute=execute, receive=receive)
     return EngineBuilder(ENGINES[name](docker_cli), state=state)

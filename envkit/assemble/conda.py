@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from envkit.assemble.bytecode import Compiler
     from envkit.assemble.layer import LayerWriter
     from envkit.assemble.layer_plan import Contents
+    from envkit.assemble.stage import Receive
     from envkit.build.layer_cache import LayerCache
     from envkit.ground.progress import Reporter
     from envkit.lock.places import Places
@@ -73,6 +74,7 @@ def conda_layers(
     no_cache: bool = False,
     compression: str = "gzip",
     compiler: Compiler | None = None,
+    receive: Receive | None = None,
 ) -> CondaLayers:
     """Return the layers of the packages, at most `budget`.
 
@@ -89,6 +91,7 @@ def conda_layers(
         no_cache: ignore cached layers and listings.
         compression: of the blobs, one of `compress.COMPRESSIONS`.
         compiler: compiles the modules; None leaves them as sources.
+        receive: see `make_layers`.
 
     Raises:
         IntegrityError: an archive is not that of the lock, or has contents that are not allowed in a package.
@@ -123,6 +126,7 @@ def conda_layers(
         compression=compression,
         no_cache=no_cache,
         workers=workers,
+        receive=receive,
     )
     contents = {
         f"{package.name} {package.version}": kind.contents(package) for made in layers for package in made.packages

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envkit.assemble.bytecode import Execute
+    from envkit.assemble.stage import Receive
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
     from envkit.lock.model import Lock, LockedBase
@@ -60,8 +61,15 @@ class EmbeddedBuilder:
 
     name = NAME
 
-    def __init__(self, *, state: Path | None = None, cache: Path | None = None, execute: Execute | None = None) -> None:
-        self._execute = execute
+    def __init__(
+        self,
+        *,
+        state: Path | None = None,
+        cache: Path | None = None,
+        execute: Execute | None = None,
+        receive: Receive | None = None,
+    ) -> None:
+        self._execute, self._receive = execute, receive
         self._state = state_dir() if state is None else state
         self._folder = cache_dir() if cache is None else cache
         self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the certificates to trust
@@ -138,6 +146,7 @@ class EmbeddedBuilder:
                 no_cache=options.no_cache,
                 compression=options.compression,
                 execute=self._execute,
+                receive=self._receive,
             )
             _require_base(lock, site)
             made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None

@@ -92,7 +92,8 @@ class LayerWriter:
     """Writes one layer to `sink`. Use it in a `with` statement, and call `close` at the end.
 
     `on_bytes` gets the number of bytes of the tar written since the last call; its exception ends the writing.
-    `threaded` computes both digests in separate threads; `pool` compresses the contents of files.
+    `threaded` computes both digests in separate threads; `pool` compresses the contents of files; `tee` gets the bytes
+    of the tar, too.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class LayerWriter:
         threaded: bool = False,
         on_bytes: Callable[[int], None] | None = None,
         pool: Executor | None = None,
+        tee: Callable[[bytes], object] | None = None,
     ) -> None:
         self._mtime = mtime
+        self._tee = tee
         self._on_bytes = on_bytes
         self._threads = [HashThread(), HashThread()] if threaded else []
         digests: list[Digest] = [*self._threads] if threaded else [hashlib.sha256(), hashlib.sha256()]
@@ -251,6 +254,8 @@ class LayerWriter:
 
     def _hash_piece(self, piece: bytes) -> None:
         self._tar.update(piece)
+        if self._tee is not None:
+            self._tee(piece)
         if self._on_bytes is not None:
             self._on_bytes(len(piece))
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from envkit.assemble.wheel import Scheme
     from envkit.build.layer_cache import Cached, LayerCache
     from envkit.ground.progress import Reporter
+    from envkit.image.spec import LayerDigest
 
 
 class Package(Protocol):
@@ -69,6 +71,20 @@ class Kind(Protocol[P]):
 
     def made(self, group: tuple[P, ...]) -> None:
         """Remove files that are not needed once the layer is made."""
+
+
+class Receiver(Protocol):
+    """Gets the tar of one layer while it is written."""
+
+    def write(self, piece: bytes) -> object:
+        """Take the next bytes, which do not change afterwards."""
+
+    def finish(self, layer: LayerDigest) -> object:
+        """Note that the tar is complete; without this call, what was received is dropped."""
+
+
+Receive = Callable[[], AbstractContextManager[Receiver | None]]
+"""Starts receiving a layer, for example to unpack it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +184,7 @@ def make_layers(
     compression: str = GZIP,
     no_cache: bool = False,
     workers: int | None = None,
+    receive: Receive | None = None,
 ) -> tuple[Made[P], ...]:
     """Return the layers of the groups, in their order.
 
@@ -180,6 +197,7 @@ def make_layers(
         compression: of the blobs, one of `compress.COMPRESSIONS`.
         no_cache: make every layer again.
         workers: threads; None = one per core.
+        receive: called for each layer that is made.
 
     Raises:
         Exception: the first failure of a layer, after all other work has ended.
@@ -196,7 +214,7 @@ def make_layers(
             # The largest first: started last, it would keep one core busy while the others are idle.
             missing = sorted((group for group in mine if group not in done), key=lambda group: -download_size(group))
             if missing:
-                with _Workers(kind, keys, cache, progress, compression, workers or cores()) as making:
+                with _Workers(kind, keys, cache, progress, compression, workers or cores(), receive) as making:
                     # The pool makes layers in the order in which they are submitted.
                     kind.provide(missing, progress, partial(making.pool.submit, making.make))  # type: ignore[call-arg]
                     progress.unmute()
@@ -239,7 +257,9 @@ class _Workers(Generic[P]):
         progress: Progress,
         compression: str,
         threads: int,
+        receive: Receive | None,
     ) -> None:
+        self._receive = receive
         self._kind, self._keys, self._cache, self._progress = kind, keys, cache, progress
         self._compression = compression
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="envkit-layer")
@@ -283,6 +303,7 @@ class _Workers(Generic[P]):
         try:
             self._progress.check()
             with (
+                self._receive() if self._receive is not None else nullcontext() as receiver,
                 self._cache.making(self._keys[group]) as new,
                 LayerWriter(
                     new.stream,
@@ -290,10 +311,13 @@ class _Workers(Generic[P]):
                     threaded=self._packers is not None and download_size(group) >= self._kind.threaded_from,
                     on_bytes=self._progress.add,
                     pool=self._packers,
+                    tee=None if receiver is None else receiver.write,
                 ) as layer,
             ):
                 self._kind.write(group, layer, self._progress)
                 new.layer = layer.close()
+                if receiver is not None:
+                    receiver.finish(new.layer)
             self.made[group] = new.cached
             self._kind.made(group)
         except BaseException as error:  # noqa: BLE001 - raised again by `__exit__`

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
+    from envkit.assemble.stage import Receive
     from envkit.ground.progress import Reporter
     from envkit.image.reference import FileReference
     from envkit.run.model import Runner
@@ -191,6 +192,23 @@ def check_for_files(name: str, *, building: bool) -> None:
         reasons.append(f"{candidate}: {reason}")
     consequence = "a built image cannot be verified here" if building else "no image can be run here"
     raise _no_runner(consequence, reasons, building=building)
+
+
+def unpacking(name: str, output: str | None) -> Receive | None:
+    """Return what unpacks the layers of an image while they are made; None if no runner here uses them unpacked.
+
+    Args:
+        name: the runner that will verify the image, as for `choose`.
+        output: the value of --output: Docker runs what is loaded into it.
+    """
+    if name not in ("auto", "bubblewrap", "proot") or (output or "").startswith("docker-daemon"):
+        return None
+    if make("bubblewrap" if name == "auto" else name).probe() is not None:
+        return None
+    from envkit.ground.paths import cache_dir  # noqa: PLC0415
+    from envkit.run.rootless.layers import LayerCache  # noqa: PLC0415
+
+    return LayerCache(cache_dir()).receiving
 
 
 def _unsuitable(runner: Runner, image: str, file: FileReference | None, requested: str, *, built: bool) -> str | None:

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import queue
 import stat
 import threading
 import time
@@ -26,15 +27,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envkit.ground import store
-from envkit.ground.errors import EnvironmentProblem
-from envkit.image.blobs import tar_bytes
-from envkit.image.spec import Layer
+from envkit.ground.errors import EnvironmentProblem, EnvkitError
+from envkit.image.blobs import TarBytes, tar_bytes
+from envkit.image.spec import Layer, LayerDigest
 from envkit.image.tarstream import Source
 from envkit.run.rootless.owners import host_shift
 from envkit.run.rootless.unpack import Contents, unpack
 
 _SCHEMA = "envkit.layer/2"
 _TREE, _NOTE = "tree", "note.json"
+_WAITING = 32  # pieces of at most 1 MiB that wait to be unpacked
+_MOST = 1 << 40  # bytes; the writer of a layer that is received has its own limits
 _POLL_S = 0.05  # flock has no time limit, and a signal has to end the wait
 
 
@@ -120,6 +123,23 @@ class LayerCache:
             )
         return unpacked
 
+    @contextmanager
+    def receiving(self) -> Iterator[Receiver | None]:
+        """Unpack the tar of a layer while this process makes it, so that nothing has to inflate and hash it again.
+
+        A failure is not raised: the layer is then unpacked when it is first run. None if there is no folder for it.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                self._make_folder()
+                staging = stack.enter_context(store.fresh_folder(self._folder, prefix="."))
+            except (OSError, EnvironmentProblem):
+                yield None
+                return
+            receiver = Receiver(self._folder, staging)
+            stack.callback(receiver.close)  # before the folder is removed
+            yield receiver
+
     def sweep(self) -> None:
         """Remove what killed runs left half unpacked."""
         store.sweep(self._folder.glob(".[0-9a-f]*"))
@@ -134,24 +154,78 @@ class LayerCache:
             )
 
 
+class Receiver:
+    """Unpacks the tar that it gets piece by piece, in a thread of its own."""
+
+    def __init__(self, folder: Path, staging: Path) -> None:
+        self._folder, self._staging = folder, staging
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(_WAITING)
+        self._contents: Contents | None = None
+        self._thread = threading.Thread(target=self._run, name="envkit-unpack", daemon=True)
+        self._thread.start()
+
+    def write(self, piece: bytes) -> None:
+        """Take the next bytes, which do not change afterwards."""
+        self._waiting.put(piece)
+
+    def finish(self, layer: LayerDigest) -> None:
+        """Put the complete tree into the cache, unless another process has done that meanwhile."""
+        self.close()
+        if self._contents is not None:
+            with contextlib.suppress(OSError):
+                _write_note(self._staging, f"sha256:{layer.diff_id}", layer.tar_size, self._contents)
+                self._staging.rename(self._folder / layer.diff_id)  # refused if it exists
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
+
+    def _pieces(self) -> Iterator[bytes]:
+        while (piece := self._waiting.get()) is not None:
+            yield piece
+
+    def _run(self) -> None:
+        pieces = self._pieces()
+        try:
+            stream = TarBytes(pieces, threading.Event(), _MOST, hashed=False)
+            contents = unpack(Source(stream), _make_tree(self._staging), shift=_shift())
+        except (EnvkitError, OSError):
+            contents = None
+        # To the end, because `write` would wait forever for a thread that has ended.
+        for _ in pieces:
+            pass
+        self._contents = contents
+
+
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:
+    with tar_bytes(layer, stop) as stream:
+        contents = unpack(Source(stream), _make_tree(staging), shift=_shift())
+    _write_note(staging, layer.diff_id, stream.size, contents)
+
+
+def _make_tree(staging: Path) -> Path:
+    """Make the folder for a layer's files."""
     tree = staging / _TREE
     tree.mkdir(mode=0o755)
     # mkdir(2) applies the umask, but every user of the image has to be able to read its root.
     tree.chmod(0o755)
-    with tar_bytes(layer, stop) as stream:
-        contents = unpack(Source(stream), tree, shift=_shift())
+    return tree
+
+
+def _write_note(staging: Path, diff_id: str, size: int, contents: Contents) -> None:
     note = {
         "schema": _SCHEMA,
         "shift": _shift(),
-        "diff_id": layer.diff_id,
-        "size": stream.size,
-        "fingerprint": fingerprint(tree),
+        "diff_id": diff_id,
+        "size": size,
+        "fingerprint": fingerprint(staging / _TREE),
         **asdict(contents),
     }
     (staging / _NOTE).write_text(json.dumps(note))
