@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from typing import TYPE_CHECKING
 
-from envkit.doctor import shapes
+from envkit.doctor import locales, shapes
 from envkit.doctor.faults import Faults
 from envkit.doctor.logtext import Piece, pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity, Verdict
@@ -37,7 +37,7 @@ _AFTER = re.compile(
     r"|Total Test time|Best (?:val|valid|test)\b|[+~-] [\w.-]{1,80}==)"  # the last: what uv installed
 )
 _WARNED = re.compile(r"Warning: |\bWARNING\b|^\[W")  # NCCL WARN is about an error
-_CODES = ("exit", "code", "status", "rc=")
+_CODES = ("exit", "code", "status", "rc=", *locales.EXIT_CODE)
 _MOST_SHAPES = 20_000
 _LONG_SHAPE = 300  # characters
 _CUDA_NUMBER = re.compile(r"\(found version (\d{4,5})\)")
@@ -253,7 +253,8 @@ class _Index:
 
     def literals(self) -> tuple[str, ...]:
         """Return the literals and the words of failures; no other line matters."""
-        return (*dict.fromkeys((*self._starts, *self._contexts, *self._clues, *self._codes, *shapes.WORDS)),)
+        words = (*shapes.WORDS, *locales.EXIT_CODE)
+        return (*dict.fromkeys((*self._starts, *self._contexts, *self._clues, *self._codes, *words)),)
 
     def read(self, number: int, line: str, shape: _Shape, result: ScanResult) -> bool:
         """Test a line with the signatures of its literals, and return whether it shows a row's failure."""

@@ -21,6 +21,7 @@ from envkit.ground.text import LINE_LIMIT, neutral
 PIECE = 1 << 18
 LONGEST = 4 * LINE_LIMIT
 WHOLE = 8 * PIECE
+_START = 8  # bytes that tell the encoding
 # Here and below all repetitions are bounded, so that a hostile line takes no longer than others.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -77,7 +78,7 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
         EOFError: a gzip file is cut off.
     """
     # Not read, because the file may be a pipe, which cannot be rewound.
-    start = file.peek(4)[:4]
+    start = file.peek(_START)[:_START]
     packed = start.startswith(b"\x1f\x8b")
     stream: io.BufferedReader | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
     decoder = codecs.getincrementaldecoder(_encoding(start))("replace")
@@ -154,6 +155,13 @@ def unprefixed(line: str) -> str:
 
 
 def _encoding(start: bytes) -> str:
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    # Without a mark, as appended by PowerShell: every other byte of a Latin text is zero.
+    if len(start) == _START and not any(start[1::2]) and all(start[::2]):
+        return "utf-16-le"
+    if len(start) == _START and not any(start[::2]) and all(start[1::2]):
+        return "utf-16-be"
     return "utf-8-sig"

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+from envkit.doctor import locales
+
 WORDS = (
     "error", "exception", "fatal", "panic", "kill", "abort", "traceback", "command not found", "terminate",
     "critical", "fail", "core dump", "bus error", "illegal instruction", "nvrm", "xid", "exit", "returned",
@@ -21,8 +23,7 @@ WORDS = (
     "unable to", "not permitted", "denied", "refused", "no such", "not found", "no devices were found",
     "not allowed", "is configured", "invalid", "corrupt", "mismatch", "not supported", "interrupt", "deadline",
     "errimagepull", "containercannotrun", "segmentation fault", "unexpected", "rc=",
-    ": line ", "sh: ", "段错误", "已杀死", "总线错误",
-    "核心已转储", "致命错误", "未找到命令", "找不到", "没有那个文件", "已放弃", "非法指令",
+    ": line ", "sh: ", "没有那个文件", *(text.lower() for text in locales.ALL),
 )  # fmt: skip
 """A line without one of these shows no failure by its words, unless it has the shape of an exception's name."""
 
@@ -33,6 +34,10 @@ class Sign(IntEnum):
     NONE = 0
     WEAK = 1
     SURE = 2
+
+
+def _any(*texts: str) -> str:
+    return f"(?:{'|'.join(re.escape(text) for text in texts)})"
 
 
 # The names that Python gives to exceptions which do not end in Error or Exception, alone at the start of a line.
@@ -55,9 +60,11 @@ _SURE = re.compile(
     r"|^-?(?:ba|z|k|da)?sh: (?!warning)|^\S{1,80}: line \d{1,6}: (?!warning)"
     r"|\(\d{1,7}(?:,\d{1,7})?\): (?:fatal )?error\b|\b(?:exited on|killed by|died from) signal \d"
     r"|:\d{1,7}(?::\d{1,7})?: (?:fatal )?error: |^make(?:\[\d{1,4}\])?: \*\*\* |: command not found$"
-    # Signals, in English and in Chinese, as shells print them.
-    r"|\(core dumped\)|核心已转储|^(?:Killed|Aborted|Terminated|Bus error|Segmentation fault|Illegal instruction)\b"
-    r"|line \d{1,6}: {1,8}\d{1,10} [A-Z][a-z]{3,12}|段错误|已杀死|总线错误|已放弃|非法指令|致命错误|未找到命令|找不到"
+    # Signals, as shells print them.
+    r"|\(core dumped\)|^(?:Killed|Aborted|Terminated|Bus error|Segmentation fault|Illegal instruction)\b"
+    r"|line \d{1,6}: {1,8}\d{1,10} [A-Z][a-z]{3,12}"
+    rf"|{_any(*locales.CORE, *locales.CRASH, *locales.OTHER_SIGNALS, *locales.NOT_FOUND, *locales.FATAL)}"
+    rf"|(?:^|\d {{1,8}}){_any(*locales.KILLED)}|\bld: .{{0,80}}{_any(*locales.CANNOT_FIND)}"
     r"|^\*\*\* Error in |^(?:malloc|free|realloc|munmap_chunk)\(\): |^double free or corruption|^corrupted "
     # The kernel's driver.
     r"|NVRM: .{0,160}(?:[Ff]ail|fallen off|mismatch|[Cc]annot|not supported|not responding|[Ee]rror)|\bXid \(PCI"
@@ -76,7 +83,8 @@ _SURE = re.compile(
 # Their digits decide, and lines that differ in digits alone are tested once.
 _CODE = re.compile(
     r"\bexit(?:ed)?(?:_| )?(?:with )?(?:a )?(?:exit |return |error |status )?(?:code|status) {0,4}[:=]? {0,2}"
-    r"-?[1-9]\d{0,2}\b"
+    r"-?[1-9]\d{0,10}\b"  # Windows has numbers such as -1073741795
+    rf"|{_any(*locales.EXIT_CODE)}(?:为|是|は|:|\uff1a|은|는)? {{0,2}}-?[1-9]\d{{0,10}}(?!\d)"
     r"|\b(?:exit_?code|return_?code|ExitCode\"?) {0,4}[:=] {0,2}-?[1-9]\d{0,2}\b|\bstatus=(?:[1-9]\d{0,2})/"
     r"|failed with (?:exit code|error code|status|rc=) ?:? ?-?[1-9]\d{0,2}\b|\brc=-?[1-9]\d{0,2}\b"
     r"|\bexited \([1-9]\d{0,2}\)|^\+{1,4} exit [1-9]",
@@ -101,12 +109,15 @@ _INFORMATIONAL = re.compile(
     r"\blevel=(?:info|debug)\b"
     r"|^ERROR: Ignored the following (?:yanked )?versions"  # pip lists what it skipped, whether or not it finds others
 )
-# A comment, a command that prints a text (typed, traced by `set -x`, or as the step of a Dockerfile), and its echo.
+# A comment, a command or call that prints a text (typed, traced by `set -x`, or as the step of a Dockerfile), and
+# advice that quotes a message.
 _QUOTED = re.compile(
     r"^(?:\+{1,4} |\$ |> |##\[(?:group|command)\]|#\d{1,5} \[[^\]\n]{0,80}\] |\[\d{1,3}/\d{1,3}\] "
     r"|Step \d{1,4}/\d{1,4} : |--->? )?"
-    r"(?:Run |RUN )?(?:.{0,160}(?:&& |; |\|\| ))?(?:echo|printf) "
-    r"|^(?:#(?!\d|#\[)|//|rem |REM )"
+    r"(?:Run |RUN )?(?:.{0,160}(?:&& |; |\|\| ))?@?(?:echo|printf|write-host|Write-Host) "
+    r"|^\s{0,40}(?:print|(?:log|logger|logging|warnings?|console)\.\w{1,12})\(['\"frb]"
+    r"|.{0,80}\b(?:[Ii]f|[Ww]hen) you (?:see|get|encounter|run into)\b"
+    r"|^(?:#(?!\d|#\[)|//|/\*|<!--|rem |REM )"
 )
 _JOB = r"(?:training|fine-?tuning|pre-?training|run|job|build|pipeline|experiment|everything)"
 _GOOD = re.compile(
