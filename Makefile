@@ -33,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Thousands of short processes import envkit: compiling it each time would double the time of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup lint unit test test-rest test-all fuzz demo image embedded-tools docs bench clean
+.PHONY: help setup lint lint-fast unit test test-rest test-all fuzz demo image embedded-tools docs bench clean
 
 help:
 	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
@@ -79,15 +79,20 @@ $(WORLD_READY): $(READY)
 	@$(WORLD) down
 	@touch $@
 
+# `make lint FILE=envkit/run/model.py`: ruff and mypy for that file alone, in a second or two.
 lint: setup
+	$(BIN)/ruff check $(FILE)
+	$(BIN)/ruff format --check $(FILE)
+	$(BIN)/mypy $(FILE)
+	@[ -n "$(FILE)" ] || { set -x; $(BIN)/codespell -D - -D ci/words.txt envkit docs templates ci images *.md; $(BIN)/lint-imports; }
+
+lint-fast: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/codespell -D - -D ci/words.txt envkit docs templates ci images *.md
-	$(BIN)/mypy
-	$(BIN)/lint-imports
 
+# `make unit ARGS="tests/unit/lock -k seal"`: those alone.
 unit: setup
-	$(PYTEST) --numprocesses $(PROCESSES) --dist loadscope tests/unit
+	$(PYTEST) --numprocesses $(PROCESSES) --dist loadscope $(or $(ARGS),tests/unit)
 
 test: setup $(WORLD_READY)
 	@$(SPACE) quick
