@@ -17,8 +17,9 @@ from envkit.ground.text import similar
 from envkit.ground.versions import parse_constraint
 from envkit.plan import conda_specs, copying, features, names, source_spec
 from envkit.plan.fields import Fields
+from envkit.plan.listed import Listed, listed_in, with_listed
 from envkit.plan.model import Smoke
-from envkit.plan.requirements import Listed, Target, listed_in, with_listed
+from envkit.plan.requirements import Target
 from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.image/1"

@@ -13,8 +13,8 @@ from envkit.ground.errors import ConflictError, UsageError, shown
 from envkit.plan import bases, copying, family, features, variables
 from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of
 from envkit.plan.features import Feature
+from envkit.plan.listed import unmet
 from envkit.plan.model import PREFIX, BuildPlan
-from envkit.plan.requirements import unmet
 from envkit.resolve import request as requests
 from envkit.resolve.candidates import Limit
 from envkit.resolve.companions import COMPANION_PACKAGES
