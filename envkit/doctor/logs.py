@@ -18,7 +18,7 @@ from envkit.doctor.logtext import Piece, pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity, Verdict
 from envkit.ground.errors import NotVerifiedError
 from envkit.ground.text import LINE_LIMIT
-from envkit.knowledge import codes
+from envkit.knowledge import codes, programs, variables
 from envkit.knowledge.failures import NEAR, ROLES, Row, Signature, rows
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     if result.skipped:
         facts.append(("not read", f"{result.skipped / 1e6:,.1f} MB in the middle of very long lines"))
     facts += [(f"line {evidence.line}", evidence.text) for evidence in unknown]
+    if verdict is Verdict.UNKNOWN:
+        facts += _printed_by([*unknown, *(evidence for found in findings for evidence in found.evidence)])
     if result.faults.left_out:
         facts.append(("more lines", f"{result.faults.left_out:,} other lines that look like failures are not shown"))
     if verdict is Verdict.OPEN and result.end:
@@ -164,6 +166,14 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
         conclusion=_conclusion(verdict, findings, unknown, result, last),
         verdict=verdict,
     )
+
+
+def _printed_by(lines: Iterable[Evidence]) -> Iterator[tuple[str, str]]:
+    """Yield what the tools are whose lines these are, and what the states in them mean."""
+    texts = [evidence.text for evidence in lines]
+    yield from ((tool.prefix, tool.what) for tool in programs.tools_of(texts))
+    states = {state.name: state.said for text in texts for state in programs.states_in(text)}
+    yield from states.items()
 
 
 def _verdict(
@@ -241,7 +251,7 @@ class _Index:
         self._starts: dict[str, list[_Watch]] = {}
         self._contexts: dict[str, list[_Watch]] = {}
         self._clues: dict[str, list[_Clue]] = {}
-        self._codes = frozenset(codes.literals())
+        self._codes = frozenset((*codes.literals(), *variables.literals(), *shapes.STATE_WORDS))
         for row in rows():
             for watch in (_Watch(row, signature) for signature in row.signatures):
                 self._starts.setdefault(watch.signature.has, []).append(watch)
@@ -334,8 +344,8 @@ def _around(line: str, position: int) -> str:
 
 
 def _codes(number: int, line: str, result: ScanResult) -> bool:
-    """Return whether a line has an error code; its rows are hit."""
-    found = [row for code in codes.read(line) for row in code.rows]
+    """Return whether a line has an error code, or hides GPUs with a variable; its rows are hit."""
+    found = [*(row for code in codes.read(line) for row in code.rows), *variables.read(line)]
     for row in found:
         _hit(row, number, line, result)
     return any(row.severity is Severity.ERROR for row in found)

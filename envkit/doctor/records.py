@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from envkit.doctor import symptoms
+from envkit.doctor.environment import of_environment
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight
 from envkit.doctor.trees import items, mapping
 from envkit.ground import trees
 from envkit.ground.errors import UsageError
+from envkit.knowledge import matching
 from envkit.knowledge.failures import Row, rows
 from envkit.verify.record import MAX_FILE, SCHEMA
 
@@ -42,7 +45,7 @@ def diagnose_record(record: Mapping[str, Any], name: str) -> Diagnosis:
     # After an aborted run, missing checks are expected and not worth a finding each.
     if any(reason.severity is Severity.ERROR for reason in reasons):
         checks = [check for check in checks if check.get("reason_code") != "NOT_OBSERVED"]
-    findings = by_weight((*reasons, *_findings(checks)))
+    findings = by_weight((*reasons, *_findings(checks), *_variables(record, checks)))
     facts = (
         ("verdict", str(summary.get("verdict", "unknown"))),
         ("image", str(mapping(record.get("subject")).get("image", "unknown"))),
@@ -85,7 +88,10 @@ def _findings(checks: list[dict[str, Any]]) -> Iterator[Finding]:
         # The check does not count towards the verdict.
         if severity is Severity.ERROR and check.get("gates") is False:
             severity = Severity.WARN
-        row = known.get(code)
+        observed = mapping(check.get("observed"))
+        error = "\n".join(str(observed[name]) for name in ("error", "text") if isinstance(observed.get(name), str))
+        # What the error says is more exact than the reason code, which several rows may have.
+        row = next(iter(matching.shown(f"{message}\n{error}")), None) or known.get(code)
         evidence = Evidence(text=f"{check.get('id')} ({check.get('subject')}): {check.get('verdict')} {code}")
         advice = tuple(str(line) for line in items(check.get("advice")))
         yield Finding(
@@ -96,6 +102,16 @@ def _findings(checks: list[dict[str, Any]]) -> Iterator[Finding]:
             fix=advice or (row.fix if row else ()),
             **_from(row),
         )
+
+
+def _variables(record: Mapping[str, Any], checks: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Yield the variables of the run that no check names."""
+    env = mapping(record.get("env"))
+    flags = {name: value for name, value in mapping(env.get("flags")).items() if isinstance(value, str)}
+    said = "\n".join(str(check.get("message")) for check in checks)
+    for finding in of_environment(flags, gpu=bool(items(env.get("gpu")))):
+        if finding.evidence[0].text.partition("=")[0] not in said:
+            yield replace(finding, severity=Severity.WARN)
 
 
 def _from(row: Row | None) -> dict[str, Any]:

@@ -28,6 +28,10 @@ WORDS = (
 """A line without one of these shows no failure by its words, unless it has the shape of an exception's name."""
 
 
+from envkit.knowledge import programs  # noqa: E402 - the words above need no table
+from envkit.knowledge.programs import FAILED, RUNS, WELL  # noqa: E402
+
+
 class Sign(IntEnum):
     """How sure a line shows a failure."""
 
@@ -43,6 +47,13 @@ def _any(*texts: str) -> str:
 # The names that Python gives to exceptions which do not end in Error or Exception, alone at the start of a line.
 _NAMES = r"KeyboardInterrupt|StopIteration|StopAsyncIteration|GeneratorExit|SystemExit: [1-9]"
 _TOOL = r"[A-Za-z/][\w./+-]{0,60}(?:\[\d{1,10}\])?"
+STATE_WORDS = tuple(state.name.lower() for state in programs.states() if state.ends == FAILED)
+"""The same for the states in which a scheduler or an engine says that a job failed."""
+_SLURM = programs.alternatives("Slurm", FAILED)
+_SYSTEMS = "|".join(programs.alternatives(system, FAILED) for system in ("enroot", "pyxis"))
+_ALONE = "|".join(programs.alternatives(system, FAILED, alone=True) for system in ("Kubernetes", "Compose"))
+_UP = programs.alternatives("Kubernetes", RUNS, alone=True)
+_WELL = programs.alternatives("Kubernetes", WELL, alone=True)
 _SURE = re.compile(
     # Exceptions: a name of any kind that ends in Error or Exception, and dotted ones of any name.
     r"^(?:(?:E {1,8})?[A-Za-z_][\w.]{0,100})?(?:Error|Exception)(?::|$|\()"
@@ -71,12 +82,11 @@ _SURE = re.compile(
     r"|\bNVIDIA-SMI (?:has failed|couldn't)|^No devices were found|^Failed to initialize NVML"
     r"|\bNCCL WARN |\bvalues : [1-9]\d{0,9} FAILED"
     # Final states of Slurm and Kubernetes.
-    r"|\bDUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|TASK FAILURE)|\bCANCELLED AT \d|\boom[_-]kill event"
+    rf"|\bDUE TO (?:{programs.phrases('Slurm')})|\bCANCELLED AT \d|\boom[_-]kill event"
     r"|: task [\d,-]{1,40}: (?:Killed|Terminated|Exited|Out Of Memory|Aborted|Segmentation|Bus)"
-    r"|\b(?:FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|BOOT_FAIL|DEADLINE|PREEMPTED|CANCELLED)\b.{0,80} \d{1,3}:\d{1,3}$"
-    r"|\b(?:CrashLoopBackOff|OOMKilled|ImagePullBackOff|ErrImagePull|CreateContainer(?:Config)?Error|RunContainerError"
-    r"|InvalidImageName|ContainerCannotRun|DeadlineExceeded|BackoffLimitExceeded|UnexpectedAdmissionError|StartError"
-    r"|FailedCreatePodSandBox|NodeLost)\b|^(?:Reason: {1,30})?(?:Error|Evicted)$|^Warning {1,4}Evicted\b"
+    rf"|\b(?:{_SLURM})\b.{{0,80}} \d{{1,3}}:\d{{1,3}}$|(?:{_SYSTEMS})"
+    rf"|\b(?:{programs.alternatives('Kubernetes', FAILED)})\b|\b(?:{programs.alternatives('Compose', FAILED)})$"
+    rf"|^(?:(?:Reason|Status|State): {{1,30}})?(?:{_ALONE})$|^Warning {{1,4}}Evicted\b"
     # Exit codes that are not 0.
     r"|returned (?:a )?non-zero|returned [1-9]\d{0,2} exit status"
 )
@@ -130,9 +140,9 @@ _GOOD = re.compile(
     r"|^=+ \d{1,7} passed\b(?!.{0,80}[1-9]\d{0,6} failed)|^\d{1,7} passed in |^installed \d{1,6} packages?\b"
     r"|^`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d{1,9}` reached|^executing transaction: .{0,20}done$"
     # sacct, kubectl describe, kubectl get
-    r"|\bCOMPLETED\b.{0,60} 0:0$|^reason: {1,30}completed$|^status: {1,30}(?:succeeded|running)$"
-    r"|^state: {1,30}running$"
-    r"|^normal {1,30}(?:started|completed)\b|\b[\w-]{1,200} +(?:1/1 +running|[01]/1 +completed) "
+    rf"|\b(?:{programs.alternatives('Slurm', WELL)})\b.{{0,60}} 0:0$|^reason: {{1,30}}(?:{_WELL})$"
+    rf"|^(?:status|state): {{1,30}}(?:{_WELL}|{_UP})$"
+    rf"|^normal {{1,30}}(?:started|completed)\b|\b[\w-]{{1,200}} +(?:1/1 +(?:{_UP})|[01]/1 +(?:{_WELL})) "
     r"|^(?:saved|wrote) (?:the )?(?:final |last |best )?(?:model|checkpoint|weights)\b",
     re.IGNORECASE,
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
 from envkit.ground.store import free_space
 from envkit.ground.text import neutral
+from envkit.knowledge import matching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +40,14 @@ class _Kind:
     error: type[EnvkitError]
     meaning: str
     hint: str
+    is_of_gpus: bool = False  # the known failures say more
 
 
-def _kind(pattern: str | re.Pattern[str], error: type[EnvkitError], meaning: str, hint: str) -> _Kind:
-    return _Kind(re.compile(pattern, re.IGNORECASE) if isinstance(pattern, str) else pattern, error, meaning, hint)
+def _kind(
+    pattern: str | re.Pattern[str], error: type[EnvkitError], meaning: str, hint: str, *, is_of_gpus: bool = False
+) -> _Kind:
+    compiled = re.compile(pattern, re.IGNORECASE) if isinstance(pattern, str) else pattern
+    return _Kind(compiled, error, meaning, hint, is_of_gpus)
 
 
 # Engines wrap the cause in more general messages ("failed to pull: ... no space left"), so specific patterns come first
@@ -66,6 +71,7 @@ _KINDS = (
         EnvironmentProblem,
         "{engine} cannot give GPUs to containers",
         "install nvidia-container-toolkit, or remove --gpus",
+        is_of_gpus=True,
     ),
     _kind(
         r"manifest unknown|not found: manifest|manifest for .* not found|no such image|image not known"
@@ -109,7 +115,12 @@ def translate(text: str, doing: str, info: EngineInfo, details: Sequence[str] = 
     meaning = failure.meaning.format(
         storage=_storage(info) if "{storage}" in failure.meaning else "", engine=info.engine
     )
-    return failure.error(f"{doing}: {meaning}: {message}", hint=failure.hint.format(client=client), details=lines)
+    hint = failure.hint.format(client=client)
+    if failure.is_of_gpus:
+        row = next(iter(matching.shown(text)), None)
+        # A hook fails for many reasons; the row of the message names the one.
+        meaning, hint = (meaning, hint) if row is None else (f"{meaning}: {row.title}", row.fix[0])
+    return failure.error(f"{doing}: {meaning}: {message}", hint=hint, details=lines)
 
 
 def engine_lost(doing: str, info: EngineInfo, details: Sequence[str] = ()) -> EnvironmentProblem:

@@ -104,6 +104,17 @@ def literals() -> tuple[str, ...]:
     return (*_WORDS, *(text for text, _ in _alone()))
 
 
+def xid(number: int) -> Code:
+    """Return an Xid error; numbers that the catalog does not have get the row of such numbers."""
+    others = table("xid").unlisted
+    assert others is not None
+    means = "NVIDIA's catalog, as of this release of envkit, does not have the number."
+    return table("xid").by_number(number) or Code(
+        table="xid", number=number, name="unlisted", text="", is_alone=False, means=means, driver="", kind=None,
+        rows=(others,),
+    )  # fmt: skip
+
+
 def read(line: str) -> tuple[Code, ...]:
     """Return the codes that a line names, each once."""
     return tuple({(code.table, code.name): code for code in _found(line)}.values())
@@ -140,7 +151,7 @@ _NCCL = re.compile(r"\bNCCL (?:error|WARN)\b", re.IGNORECASE)
 def _found(line: str) -> Iterator[Code]:
     low = line.lower()
     for match in _XID.finditer(line) if "xid (" in low else ():
-        yield table("xid").by_number(int(match[1])) or _unlisted(int(match[1]))
+        yield xid(int(match[1]))
     for match in _SYMBOL.finditer(line):
         code = _by_symbol().get(match[0])
         if code is not None:
@@ -152,14 +163,6 @@ def _found(line: str) -> Iterator[Code]:
     if after is not None:
         yield from (code for code in table("nccl").codes if code.text.lower() in low[after.end() :])
     yield from (code for text, code in _alone() if text in low)
-
-
-def _unlisted(number: int) -> Code:
-    row_of_others = table("xid").unlisted
-    assert row_of_others is not None
-    means = "NVIDIA's catalog, as of this release of envkit, does not have the number."
-    return Code(table="xid", number=number, name="unlisted", text="", is_alone=False, means=means, driver="", kind=None,
-                rows=(row_of_others,))  # fmt: skip
 
 
 @cache

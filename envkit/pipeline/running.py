@@ -18,6 +18,7 @@ from envkit.ground import paths
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import read_last, was_built
+from envkit.knowledge import variables
 from envkit.pipeline.verification import gpus_here, runner_of
 from envkit.plan import features
 from envkit.run import remedies
@@ -162,7 +163,15 @@ def decide(
         lines.append(line)
     hidden = (TOKEN,) if service == JUPYTER else ()
     env = {**facts["env"], **dict(session.env)}
+    lines += [f"note: {variable.said(value)}. {variable.fix}" for variable, value in _harmful(env, session)]
     return Ready(runner=runner, session=session, lines=tuple(lines), secrets=hidden, env=env)
+
+
+def _harmful(env: Mapping[str, str], session: Session) -> tuple[tuple[variables.Variable, str], ...]:
+    """Return the variables of a session that hide its GPUs, or that slow it down or change results."""
+    # Libraries and packages that an image puts first are its own business, and --gpus sets NVIDIA's variable.
+    found = variables.found(env, gpu=session.gpus is not None, kinds=set(variables.KINDS) - {variables.SHADOWS})
+    return tuple((variable, value) for variable, value in found if variable.name != "NVIDIA_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -333,6 +333,7 @@ def clock_event_names(mask):
 
 
 _sessions = {}
+_refusals = {}
 
 
 def open_session():
@@ -346,10 +347,23 @@ def open_session():
     try:
         session, code = start()
     except OSError:
+        _refusals[os.getpid()] = "its library is not in this container"
         return None
     if code == 0:
         _sessions[os.getpid()] = session
+    else:
+        _refusals[os.getpid()] = numbered(code)
     return _sessions.get(os.getpid())
+
+
+def refusal():
+    """Return why ``open_session`` returned None: ``NVML error 18``, or that there is no library."""
+    return _refusals.get(os.getpid(), "its library is not in this container")
+
+
+def numbered(code):
+    """Return a return value other than 0 as text; what reads the observation knows its meaning."""
+    return "this driver lacks the call" if code is None else f"NVML error {code}"
 
 
 def start(libraries=LIBRARIES):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks.catalog import machine_codes
 from envkit.checks.fields import MalformedError, at_its_limit, settle, timed
 from envkit.checks.model import Finding, Verdict
+from envkit.knowledge import codes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -108,12 +110,33 @@ def _judged(observation: Observation, title: str, spec: Spec, env: Env, rules: M
         finding = _applied(rule, observation, spec, env)
     elif finding.reason_code == "CONTROL_FAILED" and _busy(observation):
         finding = _unclear(finding, _applied(rule, observation, spec, env))
+    finding = _with_meaning(finding)
     if finding.reason_code in machine_codes() and finding.verdict in (Verdict.FAIL, Verdict.ERROR):
         # A fault of the machine counts even if the rule only informs about the image, or if it stopped the check.
         finding = replace(finding, verdict=Verdict.FAIL, rule={**finding.rule, "gates": True})
     return Judged(
         id=observation["id"], title=title, subject=observation["subject"], finding=finding, observation=observation
     )
+
+
+_NVML_ERROR = re.compile(r"\bNVML error (\d{1,3})\b")
+_NO_LIBRARY = ("Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility.",)
+
+
+def _with_meaning(finding: Finding) -> Finding:
+    """Explain the errors of NVML, which the payload only numbers, because their table is not sent into the image."""
+    if finding.verdict is not Verdict.SKIP:
+        return finding
+    known = {match[0]: codes.table("nvml").by_number(int(match[1])) for match in _NVML_ERROR.finditer(finding.message)}
+    message, advice = finding.message, finding.advice
+    for text, code in known.items():
+        if code is not None:
+            message = message.replace(text, f"{text} ({code.text}): {code.means}".rstrip("."))
+            # A reading that a GPU lacks needs no advice; NVML that does not start does.
+            advice = code.rows[0].fix if finding.reason_code == "NO_NVML" else advice
+    if finding.reason_code == "NO_NVML" and not known:
+        advice = _NO_LIBRARY
+    return replace(finding, message=message, advice=advice)
 
 
 def _informing(item: Judged) -> Judged:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks.model import Finding, Verdict
 from envkit.ground import platforms
 from envkit.ground.naming import LABEL_PREFIX
+from envkit.knowledge import variables
 from envkit.plan.labels import plan_labels
 from envkit.verify.judge import Judged
 
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 PLAN_LABEL = f"{LABEL_PREFIX}.plan"
-# Variables that make a process load something else than what the plan installed.
-SHADOWING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
-_RECORDED = (*SHADOWING, "NVIDIA_DISABLE_REQUIRE", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES")
+_KINDS = (variables.SHADOWS, variables.CHECK, variables.HIDES)
+
+
+def shadowing(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that make a process load something else than what the plan installed."""
+    return {name: environ[name] for name in variables.names(variables.SHADOWS) if environ.get(name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,7 @@ class Promise:
     labels: Mapping[str, str]
     platform: str
     user: str
-    env: Mapping[str, str]  # only the variables in SHADOWING
+    env: Mapping[str, str]  # only the variables that load other files than were installed
     cuda: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def promise_of(plan: BuildPlan) -> Promise:
         labels={name: value for name, value in plan_labels(plan).items() if name.startswith(f"{LABEL_PREFIX}.")},
         platform=plan.resolution.platform,
         user=plan.user,
-        env={name: value for name, value in plan.env if name in SHADOWING},
+        env=shadowing(dict(plan.env)),
         cuda=plan.resolution.cuda is not None,
     )
 
@@ -134,7 +138,8 @@ def _controlled(check: _Static, facts: ImageFacts, promise: Promise | None) -> J
             finding = Finding(Verdict.ERROR, message, "CONTROL_FAILED", rule=finding.rule)
     observed = {name: getattr(facts, name) for name in ("id", *check.planted)}
     if "env" in observed:  # an image's other variables may contain secrets
-        observed["env"] = {name: value for name, value in facts.env.items() if name in _RECORDED}
+        recorded = variables.names(*_KINDS)
+        observed["env"] = {name: value for name, value in facts.env.items() if name in recorded}
     observation = {"status": "skip" if finding.verdict is Verdict.SKIP else "ran", "observed": observed}
     return Judged(
         id=check.id,
@@ -200,22 +205,19 @@ _USER = "Set `user` in the image definition to a numeric uid:gid and build again
 
 def _environment(facts: ImageFacts, promise: Promise | None) -> Finding:
     wanted = promise.env if promise else {}
-    rule = {"type": "absent", "variables": [*SHADOWING, "NVIDIA_DISABLE_REQUIRE"]}
-    set_here = [name for name in SHADOWING if facts.env.get(name) and facts.env.get(name) != wanted.get(name)]
-    if facts.env.get("NVIDIA_DISABLE_REQUIRE"):
-        advice = ("Remove NVIDIA_DISABLE_REQUIRE from the image: it disables the driver check at startup.",)
-        return Finding(Verdict.WARN, "sets NVIDIA_DISABLE_REQUIRE", "DRIVER_CHECK_DISABLED", advice, rule)
+    rule = {"type": "absent", "variables": list(variables.names(variables.SHADOWS, variables.CHECK))}
+    set_here = [name for name, value in shadowing(facts.env).items() if value != wanted.get(name)]
+    for variable, _ in variables.found(facts.env, kinds=(variables.CHECK,)):
+        advice = (f"Remove {variable.name} from the image: it {variable.effect}.",)
+        return Finding(Verdict.WARN, f"sets {variable.name}", "DRIVER_CHECK_DISABLED", advice, rule)
     if set_here:
         names = ", ".join(set_here)
         advice = (f"Remove {names} from the image, or name it under `env` in the definition.",)
         return Finding(Verdict.WARN, f"sets {names}, which can load other libraries", "ENV_SHADOWS", advice, rule)
-    if promise is not None and promise.cuda:
-        # The default is that of the NVIDIA Container Toolkit for an image that sets nothing.
-        capabilities = facts.env.get("NVIDIA_DRIVER_CAPABILITIES", "compute,utility").split(",")
-        if not {"compute", "all"} & {item.strip() for item in capabilities}:
-            advice = ("Set NVIDIA_DRIVER_CAPABILITIES=compute,utility in the definition's `env`.",)
-            message = f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)} does not enable CUDA"
-            return Finding(Verdict.FAIL, message, "NO_COMPUTE_CAPABILITY", advice, rule)
+    capabilities = variables.one("NVIDIA_DRIVER_CAPABILITIES", variables.HIDES)
+    value = facts.env.get(capabilities.name, "")
+    if promise is not None and promise.cuda and capabilities.applies(value):
+        return Finding(Verdict.FAIL, capabilities.said(value), "NO_COMPUTE_CAPABILITY", (capabilities.fix,), rule)
     return Finding(Verdict.PASS, "no environment variable overrides libraries or the driver check", rule=rule)
 
 

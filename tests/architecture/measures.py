@@ -117,6 +117,39 @@ def architecture_tables(found: list[Module]) -> set[str]:
     return {one.name for one in found if (texts := _texts(one.tree)) & _X86 and texts & _ARM}
 
 
+CONCEPTS = {
+    # Texts of each table of `envkit.knowledge`; a module that spells out several of one concept has a table of its own.
+    "variables": re.compile(
+        r"CUDA_LAUNCH_BLOCKING|NVIDIA_TF32_OVERRIDE|TORCHDYNAMO_DISABLE|TORCH_COMPILE_DISABLE|CUDA_CACHE_DISABLE"
+        r"|PYTORCH_NO_CUDA_MEMORY_CACHING|NCCL_P2P_(?:DISABLE|LEVEL)|NCCL_(?:ALGO|PROTO|MAX_NCHANNELS)|NVIDIA_DISABLE_REQUIRE"
+    ),
+    "CUDA": re.compile(r"cudaError[A-Z]\w+|CUDA_ERROR_[A-Z_]+|(?i:no kernel image|device-side assert"
+                       r"|illegal memory access|busy or unavailable|invalid device ordinal)"),
+    "NVML": re.compile(r"NVML_ERROR_[A-Z_]+|(?i:driver/library version mismatch|insufficient permissions|gpu is lost)"),
+    "cuDNN": re.compile(r"CUDNN_STATUS_[A-Z_]+"),
+    "NCCL": re.compile(r"ncclSystemError|ncclRemoteError|(?i:unhandled (?:cuda|system) error)"),
+    "Xid": re.compile(r"(?i:xid \(?pci|xids? \d|fallen off the bus|gsp rpc)"),
+    "compile": re.compile(r"(?i:no working c\+\+ compiler|failed to find c compiler|python\.h|libcuda\.so cannot found"
+                          r"|getpwuid|working triton)"),
+    "hook": re.compile(r"(?i:nvidia-container-cli: |unknown device|ldcache error|bpf_prog_query|load library failed)"),
+    "states": re.compile(r"CrashLoopBackOff|OOMKilled|ImagePullBackOff|OUT_OF_MEMORY|NODE_FAIL|DUE TO TIME LIMIT"),
+    "tools": re.compile(r"slurmstepd|enroot-nsenter|collect2|mksquashfs"),
+}  # fmt: skip
+_SEVERAL = 2
+
+
+def concept_tables(found: list[Module]) -> dict[str, set[str]]:
+    """Return for each concept of a diagnosis the modules that spell out several of its entries."""
+    tables: dict[str, set[str]] = {name: set() for name in CONCEPTS}
+    for one in found:
+        texts = _texts(one.tree)
+        for name, pattern in CONCEPTS.items():
+            entries = {match[0].lower() for text in texts for match in pattern.finditer(text)}
+            if len(entries) >= _SEVERAL:
+                tables[name].add(one.name)
+    return tables
+
+
 def schema_homes(found: list[Module]) -> dict[str, set[str]]:
     """Return for each schema id the modules that spell it out."""
     homes: dict[str, set[str]] = defaultdict(set)

@@ -190,3 +190,27 @@ def test_circles_are_seen_however_long(tmp_path: Path) -> None:
         f="from made import e",
     )
     assert measures.cycles(found) == [["made.a", "made.b", "made.c"]]
+
+
+@pytest.mark.parametrize(
+    ("concept", "second"),
+    [
+        ("variables", "BAD = ('CUDA_LAUNCH_BLOCKING', 'TORCHDYNAMO_DISABLE')"),
+        ("variables", "def off(env):\n    return 'NCCL_P2P_DISABLE' in env or 'NCCL_ALGO' in env"),
+        ("CUDA", "CAUSES = {'no kernel image is available': 1, 'busy or unavailable': 2}"),
+        ("CUDA", "NAMES = ['cudaErrorAssert', 'cudaErrorNoDevice']"),
+        ("NVML", "def why(text):\n    return 'Insufficient Permissions' in text or 'GPU is lost' in text"),
+        ("cuDNN", "A = r'CUDNN_STATUS_NOT_INITIALIZED|CUDNN_STATUS_BAD_PARAM'"),
+        ("NCCL", "A = {'unhandled system error': 'network', 'ncclRemoteError': 'peer'}"),
+        ("Xid", "ADVICE = {'Xid 79': 'GPU has fallen off the bus', 'Xid 48': 'memory'}"),
+        ("compile", "CAUSES = (('Python.h', 1), ('No working C++ compiler', 2))"),
+        ("hook", "CAUSES = (('nvidia-container-cli: device error', 1), ('ldcache error', 2))"),
+        ("states", "BAD = {'OOMKilled', 'CrashLoopBackOff'}"),
+        ("tools", "PREFIXES = ('slurmstepd: ', 'collect2: ')"),
+    ],
+)
+def test_a_second_table_of_a_concept_is_seen(concept: str, second: str, tmp_path: Path) -> None:
+    one = '"""CUDA_LAUNCH_BLOCKING, NVIDIA_TF32_OVERRIDE, Xid 79, Xid 48."""\nTEXT = "unset CUDA_LAUNCH_BLOCKING"'
+    found = measures.concept_tables(package(tmp_path, one=one, second=second))
+    assert found[concept] == {"made.second"}
+    assert {module for modules in found.values() for module in modules} == {"made.second"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import envkit
-from tests.architecture import doors, measures
+from tests.architecture import concepts, doors, measures
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +102,16 @@ def test_no_other_module_reads_toml(package: list[measures.Module]) -> None:
     assert measures.takers(package, "tomllib", "loads") == set()
     plain = {one.name for one in package if measures.imports(one, "tomllib")}
     assert plain == {"envkit.ground.trees"}
+
+
+def test_each_concept_of_a_diagnosis_has_one_table(package: list[measures.Module]) -> None:
+    """Variables, error codes, compile failures, messages of the NVIDIA hook, Xid numbers, states and tools."""
+    tables = measures.concept_tables(package)
+    # The payload lists what it records of a container, and judges none of it.
+    assert tables.pop("variables") == {"envkit.smoke.hostfacts"}
+    assert {name: modules for name, modules in tables.items() if modules} == {}
+
+
+def test_each_table_is_read_wherever_its_concept_is_met(package: list[measures.Module]) -> None:
+    for concept, wanted in concepts.EXPECTED.items():
+        assert wanted <= set(concepts.readers(package)[concept]), concept

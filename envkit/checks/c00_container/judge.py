@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from envkit.checks import shm, thresholds
 from envkit.checks.fields import MalformedError, by_part, mapping, number, optional_number, strings
 from envkit.checks.model import Finding, Verdict
-from envkit.checks.variables import HAZARDS, hazards
+from envkit.knowledge import variables as known
 
 if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
@@ -31,11 +31,11 @@ def _gpu(observation: Observation, spec: Spec, _env: Env) -> Finding:
         advice = ("Start the container with --gpus all (docker) or --device nvidia.com/gpu=all (podman).",)
         message = "the image needs a GPU, but the container has no GPU device node"
         return Finding(Verdict.SKIP, message, "NO_GPU", advice, rule, derived=derived)
-    capabilities = variables.get("NVIDIA_DRIVER_CAPABILITIES")
-    if isinstance(capabilities, str) and not {"compute", "all"} & {item.strip() for item in capabilities.split(",")}:
-        message = f"NVIDIA_DRIVER_CAPABILITIES={capabilities} keeps the driver's CUDA libraries out of the container"
-        advice = ("Start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility.",)
-        return Finding(Verdict.FAIL, message, "NO_COMPUTE_CAPABILITY", advice, rule, derived=derived)
+    capabilities = known.one("NVIDIA_DRIVER_CAPABILITIES", known.HIDES)
+    value = variables.get(capabilities.name)
+    if isinstance(value, str) and capabilities.applies(value):
+        message = capabilities.said(value)
+        return Finding(Verdict.FAIL, message, "NO_COMPUTE_CAPABILITY", (capabilities.fix,), rule, derived=derived)
     return Finding(Verdict.PASS, f"{len(nodes)} GPU device nodes: {', '.join(nodes)}", rule=rule, derived=derived)
 
 
@@ -78,16 +78,21 @@ def _memlock(observation: Observation, spec: Spec, _env: Env) -> Finding:
     return Finding(Verdict.PASS, f"locked memory has {text}", rule=row.record(), metric=metric)
 
 
+_JUDGED = (known.CHECK, known.SLOWS, known.RESULTS)
+
+
 def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    rule = {"type": "equals", "unset": [hazard.name for hazard in HAZARDS]}
-    variables = mapping(observation["observed"], "variables")
-    if not all(isinstance(value, str) for value in variables.values()):
+    rule = {"type": "equals", "unset": list(known.names(*_JUDGED))}
+    values = mapping(observation["observed"], "variables")
+    if not all(isinstance(value, str) for value in values.values()):
         raise MalformedError("an environment variable is not text")
-    told = {one.name: f"{one.name}={variables[one.name]} {one.effect}" for one in hazards(variables)}
-    # CUDA ignores an invalid index and everything after it, so -1 alone hides all GPUs.
-    if spec.get("gpu") and variables.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        told["CUDA_VISIBLE_DEVICES"] = "CUDA_VISIBLE_DEVICES hides every GPU"
+    told = known.found(values, gpu=bool(spec.get("gpu")), kinds=_JUDGED)
+    if spec.get("gpu"):
+        # C00.gpu judges NVIDIA's own variables, and C02 the libraries that are loaded.
+        hidden = known.one("CUDA_VISIBLE_DEVICES", known.HIDES)
+        told += known.found({name: value for name, value in values.items() if name == hidden.name})
     if told:
-        advice = tuple(f"Unset {name}." for name in told)
-        return Finding(Verdict.WARN, "; ".join(told.values()), "BAD_CUDA_ENV", advice, rule)
+        message = "; ".join(variable.said(value) for variable, value in told)
+        advice = tuple(f"{variable.name}: {variable.fix}" for variable, _ in told)
+        return Finding(Verdict.WARN, message, "BAD_CUDA_ENV", advice, rule)
     return Finding(Verdict.PASS, "no environment variable slows CUDA down or changes its results", rule=rule)

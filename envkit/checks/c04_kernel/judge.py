@@ -6,46 +6,16 @@ from typing import TYPE_CHECKING
 
 from envkit.checks.fields import last_line, number, text
 from envkit.checks.model import Finding, Verdict
+from envkit.knowledge import matching
 
 if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
 
-# (words of the error, reason code, advice)
-_CAUSES = (
-    (
-        ("driver on your system is too old", "driver version is insufficient"),
-        "DRIVER_TOO_OLD",
-        "Update the host's NVIDIA driver, or resolve for it: envkit resolve --here",
-    ),
-    (
-        ("not compiled with CUDA enabled",),
-        "CPU_BUILD_INSTALLED",
-        "This torch is a CPU build despite its version: build the image again from the plan's own source.",
-    ),
-    (
-        ("no kernel image is available",),
-        "NO_KERNEL_IMAGE",
-        "This torch was not built for this GPU: envkit resolve --here",
-    ),
-    (
-        ("busy or unavailable",),
-        "GPU_EXCLUSIVE",
-        "Another process uses the GPU exclusively (compute mode): end it, or allow several with nvidia-smi -c DEFAULT.",
-    ),
-    (("out of memory",), "GPU_OUT_OF_MEMORY", "Another process holds the GPU's memory: nvidia-smi shows which."),
-    (
-        ("Found no NVIDIA driver", "No CUDA GPUs are available", "no CUDA-capable device"),
-        "GPU_NOT_VISIBLE",
-        "The driver's libraries are not in the container: set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
-    ),
-    (
-        ("system not yet initialized", "system has unsupported display driver", "CUDA unknown error"),
-        "DRIVER_NOT_READY",
-        "Restart the host's driver services: nvidia-persistenced, and nvidia-fabricmanager on NVSwitch machines.",
-    ),
-)
-
-
+# The reason codes of the rows of known failures that keep a kernel from running.
+_CODES = frozenset({
+    "CPU_BUILD_INSTALLED", "DRIVER_NOT_READY", "DRIVER_TOO_OLD", "GPU_EXCLUSIVE", "GPU_NOT_VISIBLE",
+    "GPU_OUT_OF_MEMORY", "NO_KERNEL_IMAGE",
+})  # fmt: skip
 _SLOW = ("Turn on persistence mode (nvidia-smi -pm 1) or give the container fewer GPUs, and run it again.",)
 
 
@@ -78,9 +48,10 @@ def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
 
 def _failed(error: str, rule: dict[str, object], env: Env) -> Finding:
     last = last_line(error) or "no message"
-    for words, code, advice in _CAUSES:
-        if any(word.lower() in error.lower() for word in words):
-            return Finding(Verdict.FAIL, last, code, _hidden(code, env) or (advice,), rule)
+    known = matching.reason(error, _CODES)
+    if known is not None:
+        code, row = known
+        return Finding(Verdict.FAIL, last, code, _hidden(code, env) or row.fix, rule)
     advice = "Run the failing command by hand: python -c 'import torch; print(torch.zeros(1, device=\"cuda\"))'"
     return Finding(Verdict.FAIL, last, "KERNEL_FAILED", (advice,), rule)
 

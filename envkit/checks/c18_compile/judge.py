@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from envkit.checks import thresholds
 from envkit.checks.fields import last_line, mapping, number, optional_number, text
 from envkit.checks.model import Finding, Verdict
+from envkit.knowledge import matching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,65 +15,13 @@ if TYPE_CHECKING:
 
     from envkit.checks.model import Env, Observation, Spec
 
-_COMPILER = (
-    "Give the image a C++ compiler: `flavor: devel` in its definition, or g++ among its system packages.",
-    "Or declare `compile: absent` in its smoke section.",
-)
 _TRACEBACK = "Traceback (most recent call last):"
-# (words of the error, reason code, advice); the first that matches is the cause.
-_CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
-    (
-        # Before CACHE_NOT_WRITABLE, which matches it as well: an empty name of a compiler cannot be executed.
-        ("PermissionError: [Errno 13] Permission denied: ''", "PermissionError: ''"),
-        "COMPILER_VARIABLE_EMPTY",
-        ("CC or CXX is empty: unset it, or set it to a compiler.",),
-    ),
-    (
-        ("TritonMissing", "Cannot find a working triton", "No module named 'triton'"),
-        "NO_TRITON",
-        ("Install triton: GPU kernels are compiled with it.",),
-    ),
-    (
-        ("too old to be supported by the triton GPU compiler",),
-        "GPU_TOO_OLD_FOR_TRITON",
-        ("Compile on a newer GPU, use an older torch, or declare `compile: absent` in the smoke section.",),
-    ),
-    (
-        ("busy or unavailable",),
-        "GPU_EXCLUSIVE",
-        ("This GPU allows one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
-    ),
-    (
-        # getpass.getuser() up to Python 3.12, and from 3.13 on.
-        ("getpwuid(): uid not found", "No username set in the environment"),
-        "NO_USER_NAME",
-        (
-            "Set USER in the image's environment, or add the user to its /etc/passwd.",
-            "torch 2.11 names a folder after the user even if TORCHINDUCTOR_CACHE_DIR is set, torch 2.13 does not.",
-        ),
-    ),
-    (("Python.h",), "NO_PYTHON_HEADERS", ("Install Python's headers: python3-dev, or Python from conda.",)),
-    (
-        ("InvalidCxxCompiler", "No working C++ compiler", "Failed to find C compiler", "FileNotFoundError"),
-        "NO_COMPILER",
-        _COMPILER,
-    ),
-    (
-        ("Dynamo is not supported on", "not yet supported for torch.compile", "is not supported on Python"),
-        "PYTHON_NOT_SUPPORTED",
-        ("This torch cannot compile with this Python: envkit resolve suggests a pair that can.",),
-    ),
-    (
-        ("libcuda.so cannot found", "-lcuda", "cuda.h"),
-        "NO_CUDA_LINK",
-        ("Triton cannot link libcuda: run /sbin/ldconfig in the image, or set LIBRARY_PATH to the driver's folder.",),
-    ),
-    (
-        ("Permission denied", "Read-only file system"),
-        "CACHE_NOT_WRITABLE",
-        ("Give Inductor writable folders: set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR.",),
-    ),
-)
+# The reason codes of the rows of known failures that stop torch.compile.
+_CODES = frozenset({
+    "CACHE_NOT_WRITABLE", "COMPILER_VARIABLE_EMPTY", "GPU_EXCLUSIVE", "GPU_TOO_OLD_FOR_TRITON", "NO_COMPILER",
+    "NO_CUDA_LINK", "NO_PYTHON_HEADERS", "NO_TRITON", "NO_USER_NAME", "PYTHON_NOT_SUPPORTED",
+})  # fmt: skip
+_CONTEXT = "torch.compile, inductor, triton"
 _OTHER = ("Compile by hand and read the whole error: TORCH_LOGS=+inductor python -c '...'",)
 
 
@@ -115,10 +64,8 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
 
 def cause(error: str) -> tuple[str, tuple[str, ...]]:
     """Return the reason code and the advice for an error of torch.compile."""
-    for words, code, advice in _CAUSES:
-        if any(word in error for word in words):
-            return code, advice
-    return "COMPILE_FAILED", _OTHER
+    known = matching.reason(error, _CODES, _CONTEXT)
+    return ("COMPILE_FAILED", _OTHER) if known is None else (known[0], known[1].fix)
 
 
 def _what_happened(error: str) -> str:

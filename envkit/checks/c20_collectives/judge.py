@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from envkit.checks import thresholds
 from envkit.checks.fields import last_line, mapping, number, optional_number, part_of, text
 from envkit.checks.model import Finding, Verdict
+from envkit.knowledge import matching, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,31 +20,14 @@ _HANGS = (
     "In a virtual machine or with ACS on, GPUs cannot reach each other: try NCCL_P2P_DISABLE=1.",
     "See where it stops: NCCL_DEBUG=INFO envkit verify IMAGE --only C20 --tier standard --verbose",
 )
-# (words of the error, reason code, advice); the first that matches is the cause.
-_CAUSES = (
-    (("No space left on device", "Error while creating shared memory"), "SHM_TOO_SMALL", (_HANGS[0],)),
-    (
-        ("no socket interface found", "Unable to find address for", "Bootstrap : no"),
-        "SOCKET_INTERFACE",
-        ("Unset NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, or name an interface that this container has.",),
-    ),
-    (
-        ("libnccl", "Distributed package doesn't have NCCL", "NCCL library"),
-        "NCCL_NOT_LOADED",
-        ("Check which NCCL is loaded: `envkit verify IMAGE --only C02`.",),
-    ),
-    (
-        ("busy or unavailable",),
-        "GPU_EXCLUSIVE",
-        ("This GPU allows one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
-    ),
-    (("out of memory",), "GPU_OUT_OF_MEMORY", ("Another process holds the GPU's memory: nvidia-smi shows which.",)),
-)
+# The reason codes of the rows of known failures that stop a group of processes.
+_CODES = frozenset({
+    "GPU_EXCLUSIVE", "GPU_OUT_OF_MEMORY", "NCCL_NOT_LOADED", "SHM_TOO_SMALL", "SOCKET_INTERFACE",
+})  # fmt: skip
 _NVLINK = (
     "Look at the links: nvidia-smi nvlink -s, nvidia-smi topo -m",
     "Measure without envkit: all_reduce_perf of nccl-tests on the host.",
 )
-_TURNED_OFF = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS")
 _UNSET = ("Unset the NCCL variables that the image or the command sets, and run it again.",)
 _WRONG = (
     "Data changed between processes: run dcgmi diag -r 3 on the host, and nccl-tests with -c 1.",
@@ -82,10 +66,11 @@ def _broken(observed: Mapping[str, Any]) -> Finding | None:
     where = "" if rank is None else f" in rank {rank:.0f}"
     line = last_line(error)[:300] or "no message"
     message = f"{backend} with {_processes(ranks)} failed{where}: {line}"
-    for words, code, advice in _CAUSES:
-        if any(word.lower() in error.lower() for word in words):
-            message += _interfaces(observed) if code == "SOCKET_INTERFACE" else ""
-            return Finding(Verdict.FAIL, message + _replaced(observed), code, advice, rule)
+    known = matching.reason(error, _CODES)
+    if known is not None:
+        code, row = known
+        message += _interfaces(observed) if code == "SOCKET_INTERFACE" else ""
+        return Finding(Verdict.FAIL, message + _replaced(observed), code, row.fix, rule)
     return Finding(Verdict.FAIL, message + _replaced(observed), "COLLECTIVE_FAILED", _HANGS, rule)
 
 
@@ -160,9 +145,10 @@ def _bandwidth(observed: Mapping[str, Any]) -> Finding:
         derived |= {"nvlink_gb_per_s": links, "fraction_of_nvlink": rate / links}
         message = f"{message}, {rate / links:.2f} of what the NVLinks carry ({links:.0f} GB/s)"
         if rate < row.number("fail_below") * links:
-            off = sorted(set(_TURNED_OFF) & set(mapping(observed, "environment")))
+            environment = {name: str(value) for name, value in mapping(observed, "environment").items()}
+            off = variables.found(environment, kinds=(variables.NETWORK,))
             if off:
-                warning = f"{message}; {', '.join(off)} is set"
+                warning = f"{message}; {'; '.join(variable.said(value) for variable, value in off)}"
                 return Finding(Verdict.WARN, warning, "NVLINK_TURNED_OFF", _UNSET, rule, metric, derived)
             return Finding(Verdict.FAIL, message, "NVLINK_UNUSED", _NVLINK, rule, metric, derived)
     if observed.get("peer_access") is False:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks import thresholds
 from envkit.checks.fields import MalformedError, mapping, number, optional_number, part_of, strings
 from envkit.checks.model import Finding, Verdict
+from envkit.knowledge import codes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,10 +15,7 @@ if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
 
 _EXACT = {"type": "equals", "expected": 0, "gates": False, "unit": "elements"}
-_HARDWARE = (
-    "Drain this GPU and run `dcgmi diag -r 3` on the host.",
-    "Look the Xid up: docs.nvidia.com/deploy/xid-errors",
-)
+_HARDWARE = ("Drain this GPU and run `dcgmi diag -r 3` on the host.",)
 _COOLING = ("Look at fans, air flow and power cables; watch it: nvidia-smi dmon -s pcut",)
 _LINK = ("Reseat the card or riser; a link with many replays is failing.",)
 _HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
@@ -57,8 +55,12 @@ def _telemetry(observed: Mapping[str, Any], env: Env) -> Finding:
     xids, ecc = observed.get("xids"), optional_number(observed, "uncorrected_ecc")
     # Errors come before rates: a GPU with an Xid is faulty, however fast it is.
     if isinstance(xids, list) and xids:
-        message = f"the driver reported Xid {', '.join(str(xid) for xid in xids)} under load"
-        return Finding(Verdict.FAIL, message, "XID", _HARDWARE, {**_EXACT, "unit": "messages"})
+        known = [codes.xid(xid) for xid in dict.fromkeys(xids) if isinstance(xid, int)]
+        numbers = ", ".join(str(code.number) for code in known)
+        means = " ".join(code.means for code in known).rstrip(".")
+        message = f"the driver reported Xid {numbers} under load: {means}"
+        advice = tuple(dict.fromkeys(line for code in known for row in code.rows for line in row.fix))
+        return Finding(Verdict.FAIL, message, "XID", advice or _HARDWARE, {**_EXACT, "unit": "messages"})
     if ecc:
         message = f"{ecc:.0f} uncorrectable memory errors under load"
         return Finding(Verdict.FAIL, message, "ECC_UNCORRECTED", _HARDWARE, {**_EXACT, "unit": "errors"})

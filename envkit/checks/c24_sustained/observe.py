@@ -67,8 +67,7 @@ def _broken(ctx, load, error):
 
 def _telemetry(ctx, seen):
     if seen is None:
-        message = "NVML does not answer in this container: NVIDIA_DRIVER_CAPABILITIES has to include utility"
-        return skipped("C24.telemetry", ctx.subject, "NO_NVML", message)
+        return skipped("C24.telemetry", ctx.subject, "NO_NVML", f"NVML does not answer: {nvml.refusal()}")
     if not any(_filled(row) for row in seen["rows"]) and not seen["xids"]:
         message = "this device reports no clock, temperature or power, as virtual ones do"
         return skipped("C24.telemetry", ctx.subject, "NO_TELEMETRY", message)

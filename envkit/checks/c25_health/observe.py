@@ -9,13 +9,6 @@ from envkit.smoke.observation import Skip, control, ran, skipped
 CORRECTED, UNCORRECTED = 0, 1
 SINCE_DRIVER_LOADED, EVER = 0, 1
 SINGLE_BIT, DOUBLE_BIT = 0, 1
-ANSWERS = {
-    None: "this driver lacks the call",
-    nvml.NOT_SUPPORTED: "this GPU does not support it",
-    nvml.NO_PERMISSION: "it is not permitted here",
-    nvml.GPU_IS_LOST: "the GPU is lost",
-    nvml.RESET_REQUIRED: "the GPU has to be reset",
-}
 STATES = {nvml.GPU_IS_LOST: "lost", nvml.RESET_REQUIRED: "reset required"}
 SRAM_V1 = 1 << 24  # nvml.h keeps a structure's version in its highest byte
 
@@ -50,8 +43,7 @@ def run(ctx):
     """Return C25.device, remaps, pages, ecc, power and replays for each GPU of torch, or else for each GPU in NVML."""
     session = nvml.open_session()
     if session is None:
-        message = "NVML does not answer in this container: NVIDIA_DRIVER_CAPABILITIES has to include utility"
-        raise Skip("NO_NVML", message)
+        raise Skip("NO_NVML", f"NVML does not answer: {nvml.refusal()}")
     count = session.count()
     if not count:
         raise Skip("NO_GPU", "NVML shows no GPU in this container")
@@ -95,7 +87,7 @@ class Health:
 
     def _succeeded(self, name, code):
         if code != 0:
-            self.failed[name] = ANSWERS.get(code, f"NVML answers {code}")
+            self.failed[name] = nvml.numbered(code)
             self.state = STATES.get(code, self.state)
         return code == 0
 

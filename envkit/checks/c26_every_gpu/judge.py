@@ -18,6 +18,7 @@ from envkit.checks.fields import (
     text,
 )
 from envkit.checks.model import Finding, Verdict
+from envkit.knowledge import matching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,15 +37,7 @@ _SLOW = (
 _AGAIN = ("Run it again while nothing else uses this machine.",)
 _RATED = ("PRODUCTS_BELOW_FLOOR", "SLOWER_THAN_SIBLINGS", "SIBLINGS_DIFFER")
 _BUSY_PERCENT = 5  # the same as BUSY_LIMIT of the payload
-# (words of the error, reason code, advice); the first that matches is the cause.
-_CAUSES = (
-    (("out of memory",), "GPU_OUT_OF_MEMORY", ("Another process holds this GPU's memory: nvidia-smi shows which.",)),
-    (
-        ("busy or unavailable",),
-        "GPU_EXCLUSIVE",
-        ("This GPU allows one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
-    ),
-)
+_CODES = frozenset({"GPU_EXCLUSIVE", "GPU_OUT_OF_MEMORY"})  # of the rows of known failures
 _HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 _NAMES = {"h2d_gb_per_s": "copies to it", "d2h_gb_per_s": "copies from it", "tflops": "products"}
 _UNITS = {"h2d_gb_per_s": "GB/s", "d2h_gb_per_s": "GB/s", "tflops": "TFLOP/s"}
@@ -86,9 +79,9 @@ def _silent(observed: Mapping[str, Any], subject: str) -> Finding:
         # C03 judges whether that is the image's fault. An old display card next to the main GPU is not.
         advice = ("Leave this GPU out: --gpus with the numbers of the others.",)
         return Finding(Verdict.WARN, message, "NO_KERNEL_IMAGE", advice, {**rule, "gates": False})
-    for words, code, advice in _CAUSES:
-        if any(word in error.lower() for word in words):
-            return Finding(Verdict.FAIL, message, code, advice, rule)
+    known = matching.reason(error, _CODES)
+    if known is not None:
+        return Finding(Verdict.FAIL, message, known[0], known[1].fix, rule)
     return Finding(Verdict.FAIL, message, "GPU_FAILS", _HARDWARE, rule)
 
 

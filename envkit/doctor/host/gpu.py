@@ -11,6 +11,7 @@ from envkit.facts.model import Facts
 from envkit.ground.nvidia import parse_module
 from envkit.ground.process import Answer
 from envkit.ground.versions import is_version, key, minor
+from envkit.knowledge import codes, matching
 
 _FIELDS = (
     "index", "name", "driver_version", "pci.bus_id", "memory.total", "pcie.link.gen.current", "pcie.link.gen.max",
@@ -118,13 +119,13 @@ def _cards(view: View) -> list[tuple[str, str]]:
 
 def _smi_failed(code: int, output: str) -> Finding:
     text = " ".join(output.split())[:300]
-    if "Driver/library version mismatch" in text:
+    known = next(iter(matching.shown(output)), None)
+    if known is not None:
+        meaning = " ".join(dict.fromkeys(code.said for line in output.splitlines() for code in codes.read(line)))
         return Finding(
-            id="driver-library-mismatch", severity=Severity.ERROR,
-            title="the kernel module and the driver's libraries have different versions",
-            evidence=(Evidence(text=text),),
-            check=("cat /proc/driver/nvidia/version; modinfo nvidia | grep ^version",),
-            fix=("Restart the machine, or unload and load the nvidia modules.",),
+            id=known.id, severity=Severity.ERROR, title=known.title, evidence=(Evidence(text=text),),
+            cause=f"{known.cause} {meaning}".strip(), check=known.check, fix=known.fix, distinguish=known.distinguish,
+            sources=known.sources,
         )  # fmt: skip
     outcome = f"was killed by signal {-code}" if code < 0 else f"fails with code {code}"
     if code == NO_ANSWER:

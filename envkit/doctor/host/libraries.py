@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 
-from envkit.checks.variables import hazards
+from envkit.doctor.environment import of_environment
 from envkit.doctor.host import loader_path
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
+from envkit.knowledge import variables
 
 # libcudnn.so.9 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcudnn.so.9
 _CACHE = re.compile(r"^\s+(libcudnn\.so\.\d+)\b.* => (/\S+)$", re.MULTILINE)
@@ -50,12 +52,13 @@ def cudnns(view: View) -> tuple[str, ...]:
 
 def _of_path(view: View, path: str) -> Iterator[Finding]:
     yield from loader_path.findings(view, path)
-    for name in ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME"):
-        if view.environ.get(name):
+    for variable, value in variables.found(view.environ, kinds=(variables.SHADOWS,)):
+        if variable.match is None:  # above, the files in the folders decide
             yield Finding(
-                id=name.lower().replace("_", "-"), severity=Severity.INFO, title=f"{name} is set",
-                evidence=(Evidence(text=f"{name}={view.environ[name][:200]}"),),
+                id=variable.id, severity=Severity.INFO, title=variable.said(value),
+                evidence=(Evidence(text=f"{variable.name}={value[:200]}"),),
                 cause="It changes what every program on this machine loads; containers do not inherit it.",
+                sources=variable.sources,
             )  # fmt: skip
 
 
@@ -76,18 +79,11 @@ def _of_cudnns(files: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _of_variables(view: View) -> Iterator[Finding]:
-    for hazard in hazards(view.environ):
-        yield Finding(
-            id=hazard.name.lower().replace("_", "-"), severity=Severity.WARN,
-            title=f"{hazard.name}={view.environ[hazard.name]} {hazard.effect}", fix=(f"unset {hazard.name}",),
-        )  # fmt: skip
-    # Slurm sets NoDevFiles for a job without GPUs.
-    if view.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles"):
-        yield Finding(
-            id="cuda-visible-devices", severity=Severity.WARN, title="CUDA_VISIBLE_DEVICES hides every GPU",
-            evidence=(Evidence(text=f"CUDA_VISIBLE_DEVICES={view.environ['CUDA_VISIBLE_DEVICES']!r}"),),
-            fix=("unset CUDA_VISIBLE_DEVICES",),
-        )  # fmt: skip
+    # Of search paths, the files in their folders are judged.
+    environ = {name: value for name, value in view.environ.items() if name != "LD_LIBRARY_PATH"}
+    for finding in of_environment(environ, gpu=True, kinds=set(variables.KINDS) - {variables.SHADOWS}):
+        # Containers do not inherit it, and a job without GPUs has it on purpose (Slurm: NoDevFiles).
+        yield replace(finding, severity=Severity.WARN)
     home = view.environ.get("CUDA_HOME")
     if home and not view.exists(f"{home}/bin/nvcc"):
         yield Finding(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from envkit.doctor.host import gpu
 from envkit.doctor.host.view import View
-from envkit.doctor.logs import diagnose_log
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.doctor.trees import mapping
 from envkit.facts.model import Facts
 from envkit.ground.versions import key
+from envkit.knowledge import matching, variables
+from envkit.knowledge.failures import Row
 
 _PATIENCE_S = 25.0  # importing torch from a cold disk takes most of it
 _MARK = "envkit-doctor:"
@@ -41,8 +41,6 @@ except Exception as error:
 print({_MARK!r} + json.dumps(report))
 """
 _INSTALL = "envkit resolve --here   # finds a build for this machine"
-# CUDA ignores the list from its first invalid entry on, so each of these words hides all GPUs.
-_HIDDEN = ("", "-1", "none", "None", "void", "NoDevFiles")
 
 
 def section(view: View, facts: Facts, python: str | None) -> Section:
@@ -123,7 +121,7 @@ def _unseen(report: Mapping[str, Any], driver: str | None, view: View, facts: Fa
             fix=(_INSTALL, f"Or update the driver to {lowest} or later."),
             sources=("https://docs.nvidia.com/deploy/cuda-compatibility/",),
         )  # fmt: skip
-    if hidden is not None and hidden.strip() in _HIDDEN:
+    if hidden is not None and variables.one("CUDA_VISIBLE_DEVICES", variables.HIDES).applies(hidden):
         return Finding(
             id="torch-devices-hidden", severity=Severity.ERROR,
             title=f"{title}CUDA_VISIBLE_DEVICES={hidden} hides them all", evidence=evidence,
@@ -175,10 +173,9 @@ def _cpu_build(version: str, driver: str | None, *, rocm: bool) -> Finding:
     )  # fmt: skip
 
 
-def _known(text: str) -> Finding | None:
+def _known(text: str) -> Row | None:
     """Return the known failure that an error message shows."""
-    findings = diagnose_log(io.BufferedReader(io.BytesIO(text.encode())), "torch").findings
-    return findings[0] if findings else None
+    return next(iter(matching.shown(text)), None)
 
 
 def _lowest_driver(cuda: str, facts: Facts) -> str | None:

@@ -15,7 +15,7 @@ from envkit.ground.progress import Reporter
 from envkit.image.opening import described, open_file
 from envkit.image.reference import parse_file
 from envkit.run.runners import choose, stored
-from envkit.verify.static import ImageFacts, image_facts, static_checks
+from envkit.verify.static import ImageFacts, image_facts, shadowing, static_checks
 
 _BASE = "org.opencontainers.image.base.name"
 _SEVERITIES = {Verdict.FAIL: Severity.ERROR, Verdict.WARN: Severity.WARN, Verdict.ERROR: Severity.ERROR}
@@ -108,16 +108,9 @@ def _static(facts: ImageFacts) -> Iterator[Finding]:
                 fix=finding.advice,
             )
         # `rules` reports folders with CUDA in their name, so this is the finding for all others.
-        elif severity is not None and not any("cuda" in value.lower() for value in _shadowing(facts).values()):
-            shadowing = tuple(Evidence(text=f"{name}={value}") for name, value in _shadowing(facts).items())
-            yield Finding(
-                id="env-shadows", severity=severity, title=finding.message, evidence=shadowing, fix=finding.advice
-            )
-
-
-def _shadowing(facts: ImageFacts) -> dict[str, str]:
-    names = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
-    return {name: facts.env[name] for name in names if facts.env.get(name)}
+        elif severity is not None and not any("cuda" in value.lower() for value in shadowing(facts.env).values()):
+            seen = tuple(Evidence(text=f"{name}={value}") for name, value in shadowing(facts.env).items())
+            yield Finding(id="env-shadows", severity=severity, title=finding.message, evidence=seen, fix=finding.advice)
 
 
 def _layers_unread(name: str) -> Finding:

@@ -7,13 +7,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from envkit.checks.variables import hazards
+from envkit.doctor.environment import of_environment
 from envkit.doctor.host.conda import of_condarc
 from envkit.doctor.images.contents import Contents
 from envkit.doctor.model import Evidence, Finding, Severity
 from envkit.facts.conditions import IN_WORDS, concerns
 from envkit.facts.model import Facts
 from envkit.ground.versions import key
+from envkit.knowledge import variables
 from envkit.plan.variables import read_requirement
 from envkit.verify.static import ImageFacts
 
@@ -22,7 +23,7 @@ LARGE_LAYER = 4 * GB
 """Size of a compressed layer in bytes above which pushes are known to fail at some registries and proxies."""
 _WASTE = 50 * MB  # duplicates and caches below this are not reported
 _CUDNN = ("pytorch/pytorch#119989", "pytorch/pytorch#80637", "bmaltais/kohya_ss#1096")
-_SHADOW = ("pytorch/pytorch#111469", "pytorch/pytorch#134929", "pytorch/pytorch#140797")
+_STATIC = frozenset(name.lower().replace("_", "-") for name in variables.names(variables.SHADOWS, variables.CHECK))
 _GPU_DOCS = ("https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html",)
 _TWICE = ("libcublasLt", "libcublas", "libcudart", "libcufft", "libcusparse", "libcusolver", "libcurand", "libnccl")
 
@@ -36,44 +37,13 @@ def is_cuda(facts: ImageFacts, packages: Mapping[str, str]) -> bool:
 
 def of_configuration(facts: ImageFacts, *, cuda: bool) -> Iterator[Finding]:
     """Return the findings about an image's environment variables."""
-    path = [folder for folder in facts.env.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    if any("cuda" in folder.lower() or "cudnn" in folder.lower() for folder in path):
-        yield Finding(
-            id="ld-library-path", severity=Severity.WARN,
-            title="LD_LIBRARY_PATH puts the base image's CUDA libraries before those of torch",
-            evidence=(Evidence(text=f"LD_LIBRARY_PATH={':'.join(path)}"),),
-            cause="If another CUDA minor version is loaded first, the import fails (undefined symbol) or cuDNNs mix.",
-            check=("envkit verify IMAGE --only C02",),
-            fix=("ENV LD_LIBRARY_PATH= in the Dockerfile, or a base without CUDA.",), sources=_SHADOW,
-        )  # fmt: skip
-    if any(folder.rstrip("/").endswith("stubs") for folder in path):
-        yield Finding(
-            id="cuda-stubs", severity=Severity.ERROR, title="the stub of libcuda is on the loader's path",
-            evidence=(Evidence(text=f"LD_LIBRARY_PATH={':'.join(path)}"),),
-            cause="The stub is for linking only; a program that loads it finds no GPU.",
-            fix=("Remove the stubs folder from LD_LIBRARY_PATH after building.",), sources=_GPU_DOCS,
-        )  # fmt: skip
+    # `diagnose` reports the other variables that load something else, with what S03 says of them.
+    shadowing = variables.one("LD_LIBRARY_PATH", variables.SHADOWS)
+    for finding in of_environment(facts.env, gpu=cuda):
+        if finding.id == shadowing.id or finding.id not in _STATIC:
+            yield finding
     if cuda:
         yield from _of_gpu_variables(facts)
-        yield from _of_hazards(facts.env)
-
-
-def _of_hazards(variables: Mapping[str, str]) -> Iterator[Finding]:
-    for hazard in hazards(variables):
-        yield Finding(
-            id=hazard.name.lower().replace("_", "-"), severity=Severity.WARN,
-            title=f"{hazard.name}={variables[hazard.name]} {hazard.effect}",
-            fix=(f"Remove {hazard.name} from the image, and set it for the run that needs it.",),
-        )  # fmt: skip
-    hidden = {"CUDA_VISIBLE_DEVICES": ("", "-1", "NoDevFiles"), "NVIDIA_VISIBLE_DEVICES": ("void", "none")}
-    for name, values in hidden.items():
-        if name in variables and variables[name] in values:
-            yield Finding(
-                id=name.lower().replace("_", "-"), severity=Severity.WARN, title=f"{name} hides every GPU",
-                evidence=(Evidence(text=f"{name}={variables[name]!r}"),),
-                cause="A program in the container sees no GPU, unless the variable is set for the run.",
-                fix=(f"Remove {name}, or set it to all.",), sources=_GPU_DOCS,
-            )  # fmt: skip
 
 
 def _of_gpu_variables(facts: ImageFacts) -> Iterator[Finding]:
@@ -82,13 +52,6 @@ def _of_gpu_variables(facts: ImageFacts) -> Iterator[Finding]:
             id="no-visible-devices", severity=Severity.WARN, title="NVIDIA_VISIBLE_DEVICES is not set",
             cause="docker run --gpus sets it; if a host relies on nvidia as its default runtime, no GPU is visible.",
             fix=("ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility",), sources=_GPU_DOCS,
-        )  # fmt: skip
-    capabilities = facts.env.get("NVIDIA_DRIVER_CAPABILITIES")
-    if capabilities and not {"compute", "all"} & {capability.strip() for capability in capabilities.split(",")}:
-        yield Finding(
-            id="no-compute", severity=Severity.ERROR, title="NVIDIA_DRIVER_CAPABILITIES excludes CUDA",
-            evidence=(Evidence(text=f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"),),
-            fix=("ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility",), sources=_GPU_DOCS,
         )  # fmt: skip
     required = facts.env.get("NVIDIA_REQUIRE_CUDA")
     if required and not facts.env.get("NVIDIA_DISABLE_REQUIRE"):

@@ -191,3 +191,33 @@ def test_a_compose_file(text: str, wanted: dict[str, str], tmp_path: Path) -> No
 def test_a_file_that_cannot_be_read_is_one_error(name: str, text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         diagnosed(tmp_path, text, name)
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ('ENV CUDA_VISIBLE_DEVICES=""', {"cuda-visible-devices": "warn"}),
+        ("ENV NVIDIA_VISIBLE_DEVICES=void", {"nvidia-visible-devices": "warn"}),
+        ("ENV NVIDIA_VISIBLE_DEVICES=none", {"nvidia-visible-devices": "warn"}),
+        ("ENV CUDA_LAUNCH_BLOCKING=1", {"cuda-launch-blocking": "warn"}),
+        ("ENV PYTORCH_NO_CUDA_MEMORY_CACHING=1", {"pytorch-no-cuda-memory-caching": "warn"}),
+        ("ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs", {"cuda-stubs": "error"}),
+        ("ENV NVIDIA_TF32_OVERRIDE=1 TORCHDYNAMO_DISABLE=0", {}),
+    ],
+)
+def test_the_variables_of_an_image_and_of_a_service_are_those_of_one_table(
+    line: str, wanted: dict[str, str], tmp_path: Path
+) -> None:
+    base = "ENV NVIDIA_VISIBLE_DEVICES=all\n"
+    assert wanted.items() <= ids(diagnosed(tmp_path, f"{GOOD}{base}{line}\n")).items()
+    name, _, value = line.removeprefix("ENV ").partition("=")
+    if " " not in value:
+        quoted = value.strip('"')
+        for block in (f'      {name}: "{quoted}"', f'      - "{name}={quoted}"'):
+            found = ids(diagnosed(tmp_path, f"{GPU}    environment:\n{block}\n", "compose.yaml"))
+            assert wanted.items() <= found.items()
+
+
+def test_a_service_without_a_gpu_may_hide_them(tmp_path: Path) -> None:
+    text = f"{GPU}  web: {{image: web, environment: [NVIDIA_VISIBLE_DEVICES=void]}}\n"
+    assert ids(diagnosed(tmp_path, text, "compose.yaml")) == {}

@@ -371,9 +371,9 @@ def test_libraries_that_hide_others_are_found(tmp_path: Path) -> None:
         "ld-library-path",
         "pythonpath",
         "two-cudnn",
+        "cuda-visible-devices",
         "cuda-launch-blocking",
         "pytorch-no-cuda-memory-caching",
-        "cuda-visible-devices",
         "cuda-home",
     ]
     assert dict(found.facts)["CUDA toolkits"] == "cuda-12.4"

@@ -207,3 +207,19 @@ def test_a_record_is_read(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(json.dumps(record(training())))
     assert read_record(path)["checks"][0]["id"] == "C23.training"
+
+
+def test_the_error_of_a_check_is_looked_up_and_not_only_repeated() -> None:
+    broken = check("C12.loader", "FAIL", "LOADER_BROKE", message="OSError: [Errno 24] Too many open files: '/x'")
+    (found,) = checks_of(diagnose_record(record(broken), "try"))
+    assert found.id == "loader-broke"
+    assert found.cause
+    assert "ulimit" in " ".join((*found.check, *found.fix))
+
+
+def test_a_variable_of_the_run_that_no_check_names_is_a_finding() -> None:
+    flags = {"CUDA_LAUNCH_BLOCKING": "1", "CUDA_MODULE_LOADING": "LAZY"}
+    found = checks_of(diagnose_record(record(flags=flags), "try"))
+    assert [finding.id for finding in found] == ["cuda-launch-blocking"]
+    named = check("C00.env", "WARN", "BAD_CUDA_ENV", message="CUDA_LAUNCH_BLOCKING=1 makes launches synchronous")
+    assert len(checks_of(diagnose_record(record(named, flags=flags), "try"))) == 1

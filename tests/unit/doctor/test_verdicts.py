@@ -145,7 +145,7 @@ def test_the_lines_of_a_failure_are_in_json_in_their_order() -> None:
     tree = diagnosed("a\nzoo.LionError: out\nmake: *** [Makefile:3: all] Error 1\nfailed to feed\n").to_json()
     facts = {fact["name"]: fact["value"] for fact in tree["sections"][0]["facts"]}
     assert (tree["verdict"], tree["exit_code"]) == ("unknown", 5)
-    assert list(facts) == ["lines", "line 2", "line 3", "line 4"]
+    assert list(facts) == ["lines", "line 2", "line 3", "line 4", "make"]
 
 
 def test_lines_that_are_not_shown_are_counted() -> None:

@@ -27,6 +27,18 @@ DOCKER = EngineInfo(engine="docker")
             "docker cannot give GPUs to containers",
             "nvidia-container-toolkit",
         ),
+        (
+            "nvidia-container-cli: device error: 2: unknown device: unknown",
+            EnvironmentProblem,
+            "docker cannot give GPUs to containers: The requested GPU does not exist on this host",
+            "Use a number or UUID that nvidia-smi -L prints",
+        ),
+        (
+            "nvidia-container-cli: mount error: file creation failed: /x/libnvidia-ml.so.1: file exists: unknown",
+            EnvironmentProblem,
+            "docker cannot give GPUs to containers: The image contains driver files",
+            "Remove nvidia-driver-*",
+        ),
         ("manifest unknown: manifest unknown", EngineError, "no such image", "name and tag"),
         (
             "pull access denied for x, repository does not exist or may require 'docker login'",

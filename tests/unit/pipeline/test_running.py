@@ -228,3 +228,20 @@ class TestKnown:
     def test_an_image_other_than_the_attested_one_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(IntegrityError, match="and the attested image is sha256:bbb"):
             self.known(tmp_path, attested="sha256:" + "b" * 64)
+
+
+@pytest.mark.parametrize(
+    ("env", "gpus", "note"),
+    [
+        (("CUDA_VISIBLE_DEVICES=-1",), "all", "note: CUDA_VISIBLE_DEVICES=-1 hides every GPU from CUDA."),
+        (("CUDA_LAUNCH_BLOCKING=1",), "all", "note: CUDA_LAUNCH_BLOCKING=1 makes every kernel launch synchronous"),
+        (("CUDA_VISIBLE_DEVICES=0",), "all", None),
+    ],
+)
+def test_a_variable_that_hides_gpus_or_slows_is_noted(
+    env: tuple[str, ...], gpus: str, note: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envkit.pipeline.running.gpus_here", lambda requested, _: requested)
+    notes = [line for line in made(RunRequest(env=env, gpus=gpus)).lines if line.startswith("note: ")]
+    assert (notes == []) is (note is None)
+    assert note is None or notes[0].startswith(note)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from envkit.checks.model import Finding, Verdict
+from envkit.verify import judge as judge_module
 from envkit.verify.judge import judge, not_selected
 from tests.support.judging import SELECTED, document, observation, passing, verdict_rule
 
@@ -146,3 +147,19 @@ def test_noise_does_not_unmake_a_floor_that_was_reached(
 ) -> None:
     busy = observation("C05", noise={"gate": "CPU pressure 0.40 above 0.10"}, samples={"clock": clock})
     assert one(busy, C05=verdict_rule(verdict, None if verdict is Verdict.PASS else "X", type=kind)).verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "advice"),
+    [
+        (18, "(Driver/library version mismatch)", "Restart the machine"),
+        (4, "(Insufficient Permissions)", "--security-opt label=disable"),
+        (999, "(Unknown Error)", "CDI"),
+    ],
+)
+def test_the_code_with_which_nvml_refuses_decides_the_advice(code: int, message: str, advice: str) -> None:
+    reason = {"code": "NO_NVML", "message": f"NVML does not answer: NVML error {code}"}
+    tree = {"id": "C25.health", "subject": "image", "status": "skip", "reason": reason, "observed": {}}
+    finding = judge_module._judged(tree, "NVML", {}, {}, {"C25": lambda *_: Finding(Verdict.PASS, "")}).finding
+    assert message in finding.message
+    assert advice in " ".join(finding.advice)

@@ -52,8 +52,19 @@ def lost(check: str) -> Tree:
 
 
 FAULTS: dict[str, tuple[Tree, str, str]] = {
-    "fallen off the bus": (said(xids=[79]), "XID", "the driver reported Xid 79 under load"),
-    "memory page retired": (said(xids=[63, 94]), "XID", "the driver reported Xid 63, 94 under load"),
+    "fallen off the bus": (
+        said(xids=[79]),
+        "XID",
+        "the driver reported Xid 79 under load: The GPU no longer answers on the bus",
+    ),
+    "memory page retired": (
+        said(xids=[63, 94]),
+        "XID",
+        (
+            "the driver reported Xid 63, 94 under load: A row (or page) of the memory is to be replaced at the next "
+            "reset. A memory error was contained: it ended the program that used the memory, and no other"
+        ),
+    ),
     "memory errors": (said(uncorrected_ecc=2), "ECC_UNCORRECTED", "2 uncorrectable memory errors under load"),
     "bad riser": (said(pcie_replays=900), "PCIE_REPLAYS", "the PCIe link replayed 900 packets in 1.0 minutes"),
     "stuck at idle clock": (clocked(sm_mhz=210), "CLOCK_COLLAPSED", "no error; 11% of the boost clock of 1980 MHz"),

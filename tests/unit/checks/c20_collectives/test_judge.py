@@ -38,7 +38,7 @@ def test_exact_collectives_pass_and_gate() -> None:
         ),
         ("ddp", {**DDP, "outcome": "failed", "error": "Unable to find address for: nosuch0"}, "SOCKET_INTERFACE"),
         ("ddp", {**DDP, "outcome": "failed", "error": "libnccl.so.2: cannot open shared object"}, "NCCL_NOT_LOADED"),
-        ("ddp", {**DDP, "outcome": "failed", "error": "CUDA out of memory. Tried"}, "GPU_OUT_OF_MEMORY"),
+        ("ddp", {**DDP, "outcome": "failed", "error": "CUDA out of memory. Tried to allocate"}, "GPU_OUT_OF_MEMORY"),
         ("ddp", {**DDP, "outcome": "failed", "error": "device(s) is/are busy or unavailable"}, "GPU_EXCLUSIVE"),
         ("ddp", {**DDP, "outcome": "failed", "error": ""}, "COLLECTIVE_FAILED"),
     ],

@@ -92,10 +92,10 @@ def test_what_a_gpu_does_not_tell_is_no_zero(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch, nvmlDeviceGetRemappedRows=Code(NOT_SUPPORTED), nvmlDeviceGetTotalEccErrors=Code(NO_PERMISSION)
     )
     assert set(verdicts(items).values()) == {(PASS, None), (SKIP, "NOT_TOLD")}
-    assert items["remaps"]["reason"]["message"] == "nvmlDeviceGetRemappedRows: this GPU does not support it"
-    assert items["ecc"]["reason"]["message"] == "nvmlDeviceGetTotalEccErrors: it is not permitted here"
+    assert items["remaps"]["reason"]["message"] == "nvmlDeviceGetRemappedRows: NVML error 3"
+    assert items["ecc"]["reason"]["message"] == "nvmlDeviceGetTotalEccErrors: NVML error 4"
     assert items["replays"]["reason"]["message"] == "nvmlDeviceGetPcieReplayCounter: this driver lacks the call"
-    assert items["device"]["observed"]["not_told"]["nvmlDeviceGetTotalEccErrors"] == "it is not permitted here"
+    assert items["device"]["observed"]["not_told"]["nvmlDeviceGetTotalEccErrors"] == "NVML error 4"
 
 
 @pytest.mark.parametrize("name", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetRemappedRows"])
