@@ -37,7 +37,7 @@ from pathlib import Path
 from benchmarks import _sides, _variety
 from benchmarks._report import Figure, finish, tell
 from benchmarks.fleet import DEFINITION, _served
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.facts.load import load as load_facts
 from envkit.fleet import build_task, cells
 from envkit.fleet.cluster import Affinity, Machine

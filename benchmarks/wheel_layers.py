@@ -36,7 +36,7 @@ from envkit.assemble.layer_plan import groups
 from envkit.assemble.stage import Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
-from envkit.build.layer_cache import LayerCache
+from envkit.engines.layer_cache import LayerCache
 from envkit.ground.host import cores
 from envkit.ground.progress import Silent
 from envkit.image.zip_entries import Entry, entries

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from envkit.assemble.outputs import check_output
-from envkit.build.builder import with_default_tag
-from envkit.build.labels import labels_asked
-from envkit.build.model import BuildOptions, BuiltImage
 from envkit.checks.catalog import select
+from envkit.engines.builder import with_default_tag
+from envkit.engines.labels import labels_asked
+from envkit.engines.model import BuildOptions, BuiltImage
 from envkit.ground import settings as known_settings
 from envkit.ground.errors import (
     ConflictError,

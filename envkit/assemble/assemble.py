@@ -26,11 +26,11 @@ from envkit.assemble.layer_plan import groups, report_clobbered
 from envkit.assemble.stage import Made, Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
-from envkit.build.bootstrap import RootOptions
-from envkit.build.debian_root import from_packages
-from envkit.build.labels import image_labels
-from envkit.build.locked_base import check_platform
-from envkit.build.model import BaseImage
+from envkit.engines.bootstrap import RootOptions
+from envkit.engines.debian_root import from_packages
+from envkit.engines.labels import image_labels
+from envkit.engines.locked_base import check_platform
+from envkit.engines.model import BaseImage
 from envkit.ground import paths
 from envkit.ground.progress import Silent
 from envkit.image import spec
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from envkit.assemble.conda import CondaLayers
     from envkit.assemble.stage import Receive
     from envkit.assemble.top_layer import Item
-    from envkit.build.layer_cache import Cached, LayerCache
-    from envkit.build.log import BuildLog
+    from envkit.engines.layer_cache import Cached, LayerCache
+    from envkit.engines.log import BuildLog
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
     from envkit.lock.model import CondaPackage, Lock, Wheel

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from envkit.assemble import base_files
-from envkit.build.base import mirrored
+from envkit.engines.base import mirrored
 from envkit.ground import platforms
 from envkit.ground.errors import EngineError, UsageError
 from envkit.image import spec

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.build.builder import EngineBuilder
-from envkit.build.engines import ENGINES
+from envkit.engines.builder import EngineBuilder
+from envkit.engines.by_name import ENGINES
 from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from envkit.assemble.bytecode import Execute
     from envkit.assemble.stage import Receive
-    from envkit.build.model import Builder, Probe
+    from envkit.engines.model import Builder, Probe
     from envkit.ground.progress import Reporter
 
 EMBEDDED = "embedded"

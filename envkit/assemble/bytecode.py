@@ -2,7 +2,7 @@
 
 The bytes depend on Python's exact version, not only on the version of its bytecode: of 1185 modules of torch's wheels,
 3.11.2 and 3.11.7 compile 2 differently. So only the interpreter that the lock determines compiles, in a sandbox that
-has nothing but the base and that interpreter. `envkit.build.compile_inside` runs there and keeps the bytes constant.
+has nothing but the base and that interpreter. `envkit.engines.compile_inside` runs there and keeps the bytes constant.
 
 A package's bytecode is in the layer of its sources. Layers are kept by the digests of their packages and by the
 interpreter, so each package is compiled once.
@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from envkit.assemble.conda_package import Interpreter as CondaPython
-from envkit.build import compile_inside
+from envkit.engines import compile_inside
 from envkit.ground import imagepaths
 from envkit.ground.errors import EngineError
 from envkit.ground.platforms import of_machine

@@ -1,6 +1,6 @@
 """List what builds and runs keep on this machine, and prune it, least recently used first.
 
-    CACHE/layers/blobs, layers, new     layers made from packages, see `envkit.build.layer_cache`
+    CACHE/layers/blobs, layers, new     layers made from packages, see `envkit.engines.layer_cache`
     CACHE/layers/HEX, .HEX              unpacked layers for running images
     CACHE/downloads, blobs              downloaded packages; layers from registries
     CACHE/listings, conda/listings      lists of the files in packages

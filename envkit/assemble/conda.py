@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envkit.assemble.layer import LayerWriter
     from envkit.assemble.layer_plan import Contents
     from envkit.assemble.stage import Receive
-    from envkit.build.layer_cache import LayerCache
+    from envkit.engines.layer_cache import LayerCache
     from envkit.ground.progress import Reporter
     from envkit.lock.places import Places
     from envkit.registry.download import Item

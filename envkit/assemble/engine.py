@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from envkit import __version__
 from envkit.assemble.assemble import Site, assemble
 from envkit.assemble.outputs import Output, check_output, deliver, parse_output, repositories
-from envkit.build import host_environment, journal, locked_base
-from envkit.build.builder import check_base, check_tags
-from envkit.build.debian_root import layer_key
-from envkit.build.layer_cache import Cached, LayerCache
-from envkit.build.log import BuildLog
-from envkit.build.model import BuildOptions, BuiltImage, Probe
-from envkit.build.single_flight import Flights
+from envkit.engines import host_environment, journal, locked_base
+from envkit.engines.builder import check_base, check_tags
+from envkit.engines.debian_root import layer_key
+from envkit.engines.layer_cache import Cached, LayerCache
+from envkit.engines.log import BuildLog
+from envkit.engines.model import BuildOptions, BuiltImage, Probe
+from envkit.engines.single_flight import Flights
 from envkit.ground.errors import EnvironmentProblem, LockError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir, state_dir

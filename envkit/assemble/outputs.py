@@ -16,7 +16,7 @@ from envkit.image.reference import Reference, names_registry, parse_reference
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from envkit.build.model import BuildOptions
+    from envkit.engines.model import BuildOptions
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image, Layer
 
@@ -149,7 +149,7 @@ def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> 
         EngineError: Docker refuses the archive.
         IntegrityError: Docker has another image afterwards.
     """
-    from envkit.build.docker import DockerEngine  # noqa: PLC0415 - the SDK takes 0.2 s to import
+    from envkit.engines.docker import DockerEngine  # noqa: PLC0415 - the SDK takes 0.2 s to import
 
     reporter.step("load the image into Docker")
     engine, total = DockerEngine(), image.size

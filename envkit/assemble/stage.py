@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from envkit.assemble.wheel import Scheme
-    from envkit.build.layer_cache import Cached, LayerCache
+    from envkit.engines.layer_cache import Cached, LayerCache
     from envkit.ground.progress import Reporter
     from envkit.image.spec import LayerDigest
 

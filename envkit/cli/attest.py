@@ -151,7 +151,7 @@ def command(flags: AttestFlags) -> None:
     from envkit.attest.keyless import Keyless
     from envkit.attest.making import attest
     from envkit.attest.subject import find_subject
-    from envkit.build.host_environment import ca_file
+    from envkit.engines.host_environment import ca_file
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Transport
 

@@ -16,8 +16,8 @@ from envkit.cli.record_output import ReportTarget, check_reports, publish, write
 from envkit.ground.errors import EnvironmentProblem, InterruptedRun
 
 if TYPE_CHECKING:
-    from envkit.build.model import BuildOptions, BuiltImage
     from envkit.cli.step_timer import StepTimer
+    from envkit.engines.model import BuildOptions, BuiltImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
@@ -70,9 +70,9 @@ def command(flags: BuildFlags) -> int:
 
 
 def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, failure: FailureDocument) -> int:
-    from envkit.build.builder import with_default_tag
     from envkit.cli.cache import keep_within
     from envkit.cli.push import report_tags
+    from envkit.engines.builder import with_default_tag
     from envkit.pipeline.building import BuildRequest, Watcher, build, engine_name, options_here
 
     reporter = flags.progress.reporter()

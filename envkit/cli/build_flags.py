@@ -31,7 +31,7 @@ from envkit.fleet import REPORT_SCHEMA
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from envkit.build.model import BuildOptions
+    from envkit.engines.model import BuildOptions
     from envkit.ground.settings import Settings
     from envkit.pipeline.asking import Asked
     from envkit.pipeline.pushing import PushAfterBuild
@@ -144,8 +144,8 @@ class BuildFlags:
             UsageError: an option is invalid.
         """
         from envkit.assemble.outputs import check_output
-        from envkit.build.labels import labels_asked
-        from envkit.build.model import BuildOptions
+        from envkit.engines.labels import labels_asked
+        from envkit.engines.model import BuildOptions
 
         options = BuildOptions(
             tags=self.tags,

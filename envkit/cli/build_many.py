@@ -20,9 +20,9 @@ from envkit.ground.errors import ConflictError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envkit.build.model import BuildOptions
     from envkit.cli.build_flags import BuildFlags
     from envkit.cli.record_output import ReportTarget
+    from envkit.engines.model import BuildOptions
     from envkit.fleet.cells import Expanded
     from envkit.fleet.matrix import Matrix
     from envkit.fleet.model import Outcome

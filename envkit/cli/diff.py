@@ -84,7 +84,7 @@ def command(flags: DiffFlags) -> int:
     from envkit.attest.access import Access
     from envkit.attest.diff import difference
     from envkit.attest.reading import read_content
-    from envkit.build.host_environment import ca_file
+    from envkit.engines.host_environment import ca_file
     from envkit.ground.errors import VerificationError
     from envkit.ground.paths import state_dir
 

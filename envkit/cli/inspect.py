@@ -182,7 +182,7 @@ def in_registry(
     from envkit.attest.inspection import InspectedImage
     from envkit.attest.reading import settings_of
     from envkit.attest.subject import find_subject
-    from envkit.build.host_environment import ca_file
+    from envkit.engines.host_environment import ca_file
     from envkit.image.reference import REGISTRY, parse_reference
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Transport
@@ -216,7 +216,7 @@ def _with_lists(looked: InspectedImage, flags: InspectFlags, reporter: Reporter)
 
 def _access(flags: InspectFlags, reporter: Reporter) -> Access:
     from envkit.attest.access import Access
-    from envkit.build.host_environment import ca_file
+    from envkit.engines.host_environment import ca_file
     from envkit.ground.paths import state_dir
 
     ca_bundle = ca_file(load_settings().mirrors(), reporter)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.fleet import existing_images
 from envkit.fleet.local import with_reporter
 from envkit.fleet.model import BuildTask, Outcome, refused, worker_name

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.assemble.outputs import parse_output
-from envkit.build.builder import EngineBuilder
-from envkit.build.host_environment import ca_file
+from envkit.engines.builder import EngineBuilder
+from envkit.engines.host_environment import ca_file
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import own_layout
@@ -24,7 +24,7 @@ from envkit.registry.tagging import move_tag
 from envkit.registry.transport import Transport
 
 if TYPE_CHECKING:
-    from envkit.build.model import Builder, BuildOptions, BuiltImage
+    from envkit.engines.model import Builder, BuildOptions, BuiltImage
     from envkit.image.reference import Reference
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan

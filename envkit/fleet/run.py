@@ -19,7 +19,7 @@ from envkit.ground.progress import Silent, counted
 from envkit.lock.store import to_text
 
 if TYPE_CHECKING:
-    from envkit.build.model import BuildOptions
+    from envkit.engines.model import BuildOptions
     from envkit.fleet.cells import Expanded
     from envkit.fleet.local import Event
     from envkit.fleet.model import BuildTask, Cell, Outcome

@@ -14,7 +14,7 @@ from envkit.plan.names import repository
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envkit.build.model import BuildOptions
+    from envkit.engines.model import BuildOptions
     from envkit.fleet.model import Cell
 
 

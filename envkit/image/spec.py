@@ -184,7 +184,7 @@ def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping
         base: the base.
         layers: the layers above the base, lowest first.
         runtime: the settings of containers.
-        labels: from `envkit.build.labels.image_labels`.
+        labels: from `envkit.engines.labels.image_labels`.
         platform: 'linux-64' or 'linux-aarch64'.
 
     Raises:

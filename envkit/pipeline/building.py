@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.assemble.builders import EMBEDDED, choose
-from envkit.build.log import new_log
+from envkit.engines.log import new_log
 from envkit.ground.errors import EngineError, EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Silent
@@ -38,7 +38,7 @@ from envkit.verify.driver import Options
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envkit.build.model import Builder, BuildOptions, BuiltImage
+    from envkit.engines.model import Builder, BuildOptions, BuiltImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.lock.model import Lock

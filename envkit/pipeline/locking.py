@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from envkit.assemble.builders import EMBEDDED, builder_of
-from envkit.build.builder import check_base
-from envkit.build.model import BuildOptions
+from envkit.engines.builder import check_base
+from envkit.engines.model import BuildOptions
 from envkit.ground import settings as known_settings
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, LockError
 from envkit.ground.paths import state_dir
@@ -33,7 +33,7 @@ from envkit.plan.bases import os_row
 from envkit.render.locked import lock_places
 
 if TYPE_CHECKING:
-    from envkit.build.model import Builder
+    from envkit.engines.model import Builder
     from envkit.facts.model import Facts
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings

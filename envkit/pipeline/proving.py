@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.build.host_environment import ca_file
+from envkit.engines.host_environment import ca_file
 from envkit.evidence import pages
 from envkit.evidence.compare import DIFFERENT, MISSING, Compared, compare
 from envkit.evidence.index import Index, NoListError

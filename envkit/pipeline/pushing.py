@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.outputs import parse_output, repositories
-from envkit.build.host_environment import ca_file
+from envkit.engines.host_environment import ca_file
 from envkit.ground.errors import EnvkitError, NotVerifiedError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir, run_folder
@@ -29,7 +29,7 @@ from envkit.verify.verified import verified_by_file, verified_by_newest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envkit.build.model import BuildOptions, BuiltImage
+    from envkit.engines.model import BuildOptions, BuiltImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.image.reference import Reference

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import parse_wheel_filename
 
 from envkit.assemble.builders import EMBEDDED, builder_of
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.paths import cache_dir, scratch, state_dir
 from envkit.lock import base as bases
@@ -41,7 +41,7 @@ from envkit.source.sandbox import Job
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envkit.build.model import Builder
+    from envkit.engines.model import Builder
     from envkit.facts.model import Facts
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings

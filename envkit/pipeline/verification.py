@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.assemble.builders import EMBEDDED
-from envkit.build.single_flight import Flights
+from envkit.engines.single_flight import Flights
 from envkit.ground import paths
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import ca_file, load
@@ -26,7 +26,7 @@ from envkit.verify.static import PLAN_LABEL, image_facts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envkit.build.model import BuiltImage
+    from envkit.engines.model import BuiltImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.plan.model import BuildPlan

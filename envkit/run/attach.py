@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.engine.address import docker_address
+from envkit.engines.address import docker_address
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import root_without
 from envkit.ground.process import child

@@ -14,9 +14,9 @@ import docker.utils.socket
 import requests
 import urllib3.exceptions
 
-from envkit.engine.address import PATIENCE_S, docker_address, greet
-from envkit.engine.failures import EngineInfo, engine_lost, translate
-from envkit.engine.stream import Stream
+from envkit.engines.address import PATIENCE_S, docker_address, greet
+from envkit.engines.failures import EngineInfo, engine_lost, translate
+from envkit.engines.stream import Stream
 from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.text import Lines

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.engine.failures import EngineInfo, translate
+from envkit.engines.failures import EngineInfo, translate
 from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import scratch

@@ -21,7 +21,7 @@ OPENERS = {
         "envkit.project.installers", "envkit.assemble.bytecode",
     },
     "the state and cache of this user, which no one else can write": {
-        "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.build.log",
+        "envkit.assemble.cache_prune", "envkit.engines.journal", "envkit.engines.layer_cache", "envkit.engines.log",
         "envkit.evidence.ranges", "envkit.fleet.state", "envkit.ground.json_cache", "envkit.ground.state",
         "envkit.image.blobs", "envkit.lock.built", "envkit.pipeline.sources", "envkit.registry.documents",
         "envkit.registry.download", "envkit.registry.push", "envkit.source.fetch", "envkit.source.look",
@@ -30,15 +30,15 @@ OPENERS = {
     },
     "a folder that this run made": {
         "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.assemble.conda_unpack",
-        "envkit.build.bootstrap", "envkit.build.buildkit", "envkit.build.podman", "envkit.source.inside",
-        "envkit.build.compile_inside",
+        "envkit.engines.bootstrap", "envkit.engines.buildkit", "envkit.engines.podman", "envkit.source.inside",
+        "envkit.engines.compile_inside",
     },
     "the system's files, and its open descriptors": {
         "envkit.cli.main", "envkit.cli.stdio", "envkit.doctor.host.view", "envkit.fleet.concurrency",
         "envkit.ground.host", "envkit.ground.identity", "envkit.ground.nvml_child",
     },
     "settings of the user, which a checkout cannot name": {
-        "envkit.build.host_environment", "envkit.cli.export", "envkit.cli.render", "envkit.engine.address",
+        "envkit.engines.host_environment", "envkit.cli.export", "envkit.cli.render", "envkit.engines.address",
         "envkit.ground.settings", "envkit.lock.places", "envkit.pipeline.running", "envkit.registry.auth",
     },
     "what the user typed, and only writes or reads data that is not parsed": {
@@ -54,19 +54,20 @@ PARSERS = {
         "envkit.facts.snapshot", "envkit.ground.installation", "envkit.project.installers", "envkit.verify.record",
     },
     "the state and cache of this user, and what this run wrote": {
-        "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.fleet.build_task",
-        "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state", "envkit.fleet.verify_task",
+        "envkit.assemble.cache_prune", "envkit.engines.journal", "envkit.engines.layer_cache",
+        "envkit.fleet.build_task", "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state",
+        "envkit.fleet.verify_task",
         "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built", "envkit.plan.store",
         "envkit.project.definition", "envkit.project.listing", "envkit.render.lint_model", "envkit.source.inside",
-        "envkit.verify.selftest", "envkit.verify.verified", "envkit.build.compile_inside",
+        "envkit.verify.selftest", "envkit.verify.verified", "envkit.engines.compile_inside",
     },
     "answers of programs of this machine": {
-        "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.build.podman",
+        "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.engines.podman",
         "envkit.doctor.host.diagnose", "envkit.doctor.host.torch", "envkit.ground.nvidia", "envkit.lock.conda",
         "envkit.lock.conda_solver", "envkit.render.confined", "envkit.source.sandbox",
         "envkit.assemble.bytecode",
     },
-    "settings of the user": {"envkit.engine.address", "envkit.registry.auth"},
+    "settings of the user": {"envkit.engines.address", "envkit.registry.auth"},
     "documents of images and registries, which are validated field by field and whose errors are translated": {
         "envkit.assemble.conda_package", "envkit.assemble.conda_unpack", "envkit.attest.dsse", "envkit.attest.keyless",
         "envkit.attest.sbom", "envkit.attest.statement", "envkit.fleet.existing_images", "envkit.image.layout",
@@ -84,13 +85,13 @@ WRITERS = {
         "envkit.verify.baseline", "envkit.verify.record", "envkit.verify.trace",
     },
     "the state and cache of this user": {
-        "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.build.log",
+        "envkit.assemble.cache_prune", "envkit.engines.journal", "envkit.engines.layer_cache", "envkit.engines.log",
         "envkit.fleet.state", "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built",
         "envkit.plan.store", "envkit.registry.documents", "envkit.registry.download", "envkit.verify.selftest",
     },
     "a folder that this run made": {
-        "envkit.assemble.conda_child", "envkit.build.context", "envkit.lock.apt", "envkit.lock.uv",
-        "envkit.source.sandbox", "envkit.build.bootstrap", "envkit.build.compile_inside",
+        "envkit.assemble.conda_child", "envkit.engines.context", "envkit.lock.apt", "envkit.lock.uv",
+        "envkit.source.sandbox", "envkit.engines.bootstrap", "envkit.engines.compile_inside",
     },
     "the tables of this installation": {"envkit.facts.snapshot", "envkit.pipeline.updating"},
     "no file: the formatter of click's help has such a method": {"envkit.cli.declare"},

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from envkit.assemble.conda import conda_layers
-from envkit.build.layer_cache import LayerCache
+from envkit.engines.layer_cache import LayerCache
 from envkit.ground.progress import Silent
 from envkit.lock.model import CondaPackage
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from envkit.build.context import pack
-from envkit.build.engines import ENGINES
-from envkit.build.log import BuildLog
-from envkit.build.model import Engine, Job
+from envkit.engines.by_name import ENGINES
+from envkit.engines.context import pack
+from envkit.engines.log import BuildLog
+from envkit.engines.model import Engine, Job
 from envkit.ground.process import pids
 from envkit.run.model import Runner
 from envkit.run.runners import make

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.ground import settings
 from envkit.ground.progress import Silent
 from envkit.lock.store import read_lock

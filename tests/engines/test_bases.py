@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.base import Bases
-from envkit.build.builder import EngineBuilder
-from envkit.build.log import BuildLog
-from envkit.build.model import BuildOptions, Engine
+from envkit.engines.base import Bases
+from envkit.engines.builder import EngineBuilder
+from envkit.engines.log import BuildLog
+from envkit.engines.model import BuildOptions, Engine
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.settings import Mirrors
 from envkit.lock import apt
@@ -87,7 +87,7 @@ def test_another_system_says_what_to_do(engine: Engine, heard: Heard, tmp_path: 
 def test_without_mmdebstrap_the_command_is_named(
     engine: Engine, heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envkit.build.bootstrap.shutil.which", lambda _: None)
+    monkeypatch.setattr("envkit.engines.bootstrap.shutil.which", lambda _: None)
     with pytest.raises(EnvironmentProblem) as caught:
         bases(engine, heard, tmp_path, no_cache=True, debian_mirror="http://mirror.example.com/debian").find(
             DEBIAN, requested="bootstrap:debian/bookworm", system="debian12"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import Engine, Job
+from envkit.engines.model import Engine, Job
 from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun, TimeLimitError, UsageError
 from tests.engines.conftest import command_lines, make_image
 from tests.support.clocks import before
@@ -94,7 +94,7 @@ def test_a_full_disk_is_told_apart(build: Build, leaves_nothing: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["docker"], indirect=True)  # the others are programs whose output has no time limit
 def test_a_quiet_step_is_no_error(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envkit.build.docker._PATIENCE_S", 2)
+    monkeypatch.setattr("envkit.engines.docker._PATIENCE_S", 2)
     assert build("RUN sleep 5")
 
 
@@ -120,8 +120,8 @@ def test_what_a_killed_run_left_is_removed_by_the_next(
     script = textwrap.dedent(
         f"""
         from pathlib import Path
-        from envkit.build.engines import ENGINES
-        from envkit.build.model import Job
+        from envkit.engines.by_name import ENGINES
+        from envkit.engines.model import Job
         from tests.engines.conftest import make_image
         from tests.support.heard import Heard
 
@@ -146,7 +146,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(
 
 
 def test_a_live_run_is_left_alone(engine: Engine, tmp_path: Path) -> None:
-    from envkit.build.journal import Journal  # noqa: PLC0415
+    from envkit.engines.journal import Journal  # noqa: PLC0415
 
     with Journal(tmp_path, engine.name) as notes:
         notes.container("0123456789ab")

@@ -19,8 +19,8 @@ from envkit.assemble.layer_plan import groups
 from envkit.assemble.stage import Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
-from envkit.build import compile_inside
-from envkit.build.layer_cache import Cached, LayerCache
+from envkit.engines import compile_inside
+from envkit.engines.layer_cache import Cached, LayerCache
 from envkit.ground.progress import Silent
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places

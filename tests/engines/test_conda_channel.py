@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from envkit.assemble.conda import Archives, conda_layers, downloaded
-from envkit.build.layer_cache import LayerCache
+from envkit.engines.layer_cache import LayerCache
 from envkit.ground.errors import IntegrityError
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 from envkit.lock.places import Places

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from envkit.assemble.conda import conda_layers
-from envkit.build.layer_cache import Cached, LayerCache
+from envkit.engines.layer_cache import Cached, LayerCache
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.lock.model import CONDA_PUBLIC
 from tests.support.conda_archives import PLACEHOLDER, PYTHON, STUFF, TOOL, Content, Made, Recipe, write_archive

@@ -15,8 +15,8 @@ from envkit.attest.access import Access
 from envkit.attest.content import Content, Package
 from envkit.attest.diff import difference
 from envkit.attest.reading import read_content
-from envkit.build.model import BuildOptions
 from envkit.cli import main
+from envkit.engines.model import BuildOptions
 from envkit.ground import settings
 from envkit.ground.progress import Silent
 from envkit.image.reference import parse_reference

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.ground import settings
 from envkit.ground.errors import UsageError
 from envkit.lock.store import read_lock

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from envkit.build.builder import EngineBuilder
-from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine
+from envkit.engines.builder import EngineBuilder
+from envkit.engines.model import BaseImage, BuildOptions, BuiltImage, Engine
 from envkit.fleet import existing_images
 from envkit.fleet.names import hash_tag
 from envkit.ground.process import pids

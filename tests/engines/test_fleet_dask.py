@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import BaseImage, BuildOptions, BuiltImage
+from envkit.engines.model import BaseImage, BuildOptions, BuiltImage
 from envkit.fleet import build_task, dask_pool, existing_images, schedule
 from envkit.fleet.cluster import Placement
 from envkit.fleet.cluster_run import ClusterRun

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble import base
-from envkit.build.debian_root import write_root
-from envkit.build.layer_cache import LayerCache
+from envkit.engines.debian_root import write_root
+from envkit.engines.layer_cache import LayerCache
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec

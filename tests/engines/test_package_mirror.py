@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.context import pack
-from envkit.build.log import BuildLog
-from envkit.build.model import Engine, Job
+from envkit.engines.context import pack
+from envkit.engines.log import BuildLog
+from envkit.engines.model import Engine, Job
 from envkit.ground.settings import Mirrors
 from envkit.render.render import render
 from envkit.run.model import RunLimits

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.context import pack
-from envkit.build.engines import ENGINES
-from envkit.build.log import BuildLog
-from envkit.build.model import BuildOptions, Engine, Job
+from envkit.engines.by_name import ENGINES
+from envkit.engines.context import pack
+from envkit.engines.log import BuildLog
+from envkit.engines.model import BuildOptions, Engine, Job
 from envkit.ground.errors import EngineError
 from envkit.ground.settings import load
 from envkit.image import spec

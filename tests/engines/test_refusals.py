@@ -14,9 +14,9 @@ import pytest
 
 from envkit.assemble.builders import choose
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.builder import EngineBuilder
-from envkit.build.docker import DockerEngine
-from envkit.build.model import Probe
+from envkit.engines.builder import EngineBuilder
+from envkit.engines.docker import DockerEngine
+from envkit.engines.model import Probe
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.run.docker import DockerRunner
 from tests.support.heard import Heard
@@ -121,7 +121,7 @@ def test_a_hung_engine(refused: Asking, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_real_patience_is_below_ten_seconds() -> None:
-    from envkit.engine.address import PATIENCE_S  # noqa: PLC0415
+    from envkit.engines.address import PATIENCE_S  # noqa: PLC0415
 
     assert PATIENCE_S < 10
 

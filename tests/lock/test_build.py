@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import Builder
+from envkit.engines.model import Builder
 from envkit.ground import settings
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.progress import Reporter, Silent

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envkit.assemble.assemble import Site, assemble
-from envkit.build.layer_cache import LayerCache
-from envkit.build.log import BuildLog
+from envkit.engines.layer_cache import LayerCache
+from envkit.engines.log import BuildLog
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
 from envkit.image.deflate import squeeze

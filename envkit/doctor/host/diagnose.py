@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.engines import ENGINES
-from envkit.build.model import Engine, Probe
 from envkit.doctor.host import conda, disks, engines, gpu, libraries, limits, network, system, torch, wiring
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, counts
 from envkit.doctor.trees import mapping
+from envkit.engines.by_name import ENGINES
+from envkit.engines.model import Engine, Probe
 from envkit.facts.load import load
 from envkit.ground import host as host_facts
 from envkit.ground.errors import EnvironmentProblem, EnvkitError

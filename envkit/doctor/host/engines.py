@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from envkit.build.model import Probe
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.doctor.trees import items
+from envkit.engines.model import Probe
 
 # Commands that need no engine, and commands by what they need.
 _ALWAYS = ("init", "resolve", "lock", "render", "export", "install")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from envkit.engine.failures import EngineInfo, translate
+from envkit.engines.failures import EngineInfo, translate
 from envkit.ground import identity, store
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.paths import cache_dir, scratch

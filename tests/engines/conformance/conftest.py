@@ -15,9 +15,9 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.builder import EngineBuilder
-from envkit.build.engines import ENGINES
-from envkit.build.model import Builder, BuildOptions, BuiltImage
+from envkit.engines.builder import EngineBuilder
+from envkit.engines.by_name import ENGINES
+from envkit.engines.model import Builder, BuildOptions, BuiltImage
 from envkit.ground import settings
 from envkit.ground.progress import Silent
 from envkit.lock.base import registered

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from envkit.build.model import BuiltImage
+from envkit.engines.model import BuiltImage
 
 _OPAQUE, _WHITEOUT = ".wh..wh..opq", ".wh."
 _NOTES = re.compile(

@@ -12,7 +12,7 @@ from types import FrameType
 
 import pytest
 
-from envkit.build.engines import ENGINES
+from envkit.engines.by_name import ENGINES
 from envkit.ground.errors import (
     Ending,
     EngineError,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.assemble import LAYERS, Assembled, Site, assemble, budgets, made_by, scheme_of
-from envkit.build.layer_cache import LayerCache
-from envkit.build.log import BuildLog
+from envkit.engines.layer_cache import LayerCache
+from envkit.engines.log import BuildLog
 from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec

@@ -4,7 +4,7 @@ import pytest
 
 from envkit.assemble.builders import NAMES, builder_of, choose
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.builder import EngineBuilder
+from envkit.engines.builder import EngineBuilder
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
 from tests.support.heard import Heard

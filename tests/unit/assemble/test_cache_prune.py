@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.assemble.cache_prune import KINDS, Entry, Rule, builds_excluded, chosen, entries, prune, remove
-from envkit.build.layer_cache import LayerCache
+from envkit.engines.layer_cache import LayerCache
 from envkit.image.spec import LayerDigest
 
 DAY = 86400

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.settings import Mirrors
 from envkit.lock.model import LockedBase

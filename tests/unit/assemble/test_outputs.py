@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.outputs import Output, check_output, parse_output, repositories
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.ground.errors import UsageError
 from envkit.image.reference import parse_reference
 

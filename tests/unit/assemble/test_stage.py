@@ -14,7 +14,7 @@ import pytest
 
 from envkit.assemble.layer import LayerWriter
 from envkit.assemble.stage import Made, Progress, make_layers
-from envkit.build.layer_cache import LayerCache
+from envkit.engines.layer_cache import LayerCache
 from envkit.ground.errors import IntegrityError, TimeLimitError
 from envkit.ground.process import StoppedError
 from envkit.image.spec import LayerDigest

@@ -8,7 +8,7 @@ from envkit.assemble.layer_plan import groups
 from envkit.assemble.stage import Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
-from envkit.build.layer_cache import Cached, LayerCache
+from envkit.engines.layer_cache import Cached, LayerCache
 from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import Silent
 from envkit.lock.model import Wheel

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli import build, build_flags
 from envkit.cli.main import run
+from envkit.engines.model import BaseImage, BuiltImage
 from envkit.ground.paths import state_dir
 from envkit.pipeline.building import BuildResult
 from envkit.verify.record import Record

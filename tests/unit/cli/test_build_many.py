@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import BuildOptions
 from envkit.cli import build_many
 from envkit.cli.build_many import named_images, publish
 from envkit.cli.main import run
 from envkit.cli.progress_table import ProgressTable
 from envkit.cli.record_output import ReportTarget
+from envkit.engines.model import BuildOptions
 from envkit.fleet import build_task
 from envkit.fleet.cells import Expanded
 from envkit.fleet.run import FleetRequest, FleetRun, explain_interruption, stopped, with_locks

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from envkit.build.model import BaseImage, BuiltImage
 from envkit.checks.catalog import catalog
 from envkit.cli import build, build_flags
 from envkit.cli.main import run
 from envkit.cli.record_output import ReportTarget, for_stdout, write_reports
+from envkit.engines.model import BaseImage, BuiltImage
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
 from envkit.pipeline.building import BuildResult

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import Probe
 from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limits, network, system, view
 from envkit.doctor.model import Finding, Section, Severity
+from envkit.engines.model import Probe
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import Host, memory_limit
 from envkit.ground.process import NoAnswerError

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.fleet.model import BuildTask, Cell, Impossible, Outcome
 from envkit.fleet.tasks import task_of
 from tests.support.plans import shipped_plan

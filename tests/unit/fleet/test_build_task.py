@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.fleet import build_task, worker
 from envkit.fleet.model import worker_name
 from envkit.fleet.tasks import task_of

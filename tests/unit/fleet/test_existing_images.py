@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build.model import BaseImage, BuildOptions, BuiltImage
+from envkit.engines.model import BaseImage, BuildOptions, BuiltImage
 from envkit.fleet import existing_images
 from envkit.lock.store import digest_of
 from tests.support.file_images import Packed, write_layout

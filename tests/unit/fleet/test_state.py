@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.fleet.state import LastRun, digest_of
 from envkit.fleet.tasks import task_of
 from tests.unit.fleet.samples import cell, outcome

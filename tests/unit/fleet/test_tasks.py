@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.fleet.build_task import further, options_of
 from envkit.fleet.tasks import in_order, output_of, task_of
 from envkit.ground.errors import UsageError

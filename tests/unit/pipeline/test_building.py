@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import BuildOptions
+from envkit.engines.model import BuildOptions
 from envkit.ground import settings
 from envkit.ground.errors import LockError, UsageError
 from envkit.pipeline.building import BuildRequest, engine_name, require_lock

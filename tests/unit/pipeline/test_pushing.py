@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import BuildOptions
 from envkit.cli.push import report_tags
+from envkit.engines.model import BuildOptions
 from envkit.ground.errors import EngineError, UsageError
 from envkit.ground.settings import Settings, load
 from envkit.pipeline.pushing import PushAfterBuild, Tagging, tag_explained, tag_pushed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envkit.build.model import Probe
+from envkit.engines.model import Probe
 from envkit.ground import settings
 from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import envkit
-from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli.main import run
+from envkit.engines.model import BaseImage, BuiltImage
 from envkit.fleet import build_task
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent

@@ -1,1 +1,0 @@
-"""Code shared by builders and runners: engine addresses, output streams, and error messages."""

@@ -1,0 +1,392 @@
+"""Cache of layers between builds. A key identifies a layer's inputs; its blob is named by the blob's digest.
+
+    blobs/<digest>     the blob
+    layers/<key>.json  the note with the blob of a key, and a checksum of the note itself
+    new/               blobs that are being written, each locked by its writer, and the locks of `flights`
+
+Nothing in the cache is trusted. A blob is hashed before its first use after each boot and whenever its stat has
+changed; a blob that does not match is removed and built again. Two builds may write the same layer at the same time:
+the second rename replaces equal bytes. Builds that prefer to wait for each other use `LayerCache.flights`.
+
+The cache object keeps a shared lock on the folder and on every blob that it has returned. Pruning skips what it cannot
+lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import stat
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from envkit.engines.single_flight import Flights
+from envkit.ground import store
+from envkit.image.spec import LayerDigest
+
+_SCHEMA = "envkit.built-layer/1"
+_READ = (_SCHEMA, "envkit.layer/1")  # the second is the name in older caches, which unpacked layers use as well
+_NOTE_MAX = 4096  # bytes
+_PIECE = 1 << 20
+_ABANDONED_S = 60.0  # longer than a writer takes between creating its file and locking it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """A layer in the cache."""
+
+    layer: LayerDigest
+    path: Path
+
+
+class New:
+    """A blob that is being written: fill `stream`, then set `layer`. `cached` is set once it is in the cache."""
+
+    layer: LayerDigest
+    cached: Cached
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+
+
+class LayerCache:
+    """The layers below one folder.
+
+    Args:
+        folder: the cache's folder.
+        offer: called with each layer that the cache returns, new or old, once its blob is complete, so that it can be
+            pushed while other layers are still being built. It is called from any thread, and its exceptions propagate.
+    """
+
+    def __init__(self, folder: Path, offer: Callable[[Cached], None] | None = None) -> None:
+        """Open or create the cache.
+
+        Raises:
+            EnvironmentProblem: the folder cannot be written.
+        """
+        self._folder, self._offer = folder, offer
+        self.flights = Flights.beside(folder)
+        self._locks: list[int] = []
+        self._leases: dict[str, int] = {}
+        # With the two containers and not `self`, which would then never be collected.
+        weakref.finalize(self, _close, self._locks, self._leases)
+        with _translated(folder):
+            for name in ("blobs", "layers", "new"):
+                (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._locks.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            store.lock(self._locks[0], shared=True)
+            # Writers lock their files. A file that is unlocked and has not changed for a minute has no writer.
+            store.sweep((folder / "new").iterdir(), idle_s=_ABANDONED_S)
+
+    def get(self, key: str) -> Cached | None:
+        """Return the layer of a key, None if it is missing. A damaged blob or note is removed and counts as missing."""
+        note_path = self._note(key)
+        tree = _read_note(note_path)
+        layer = _layer(tree, key)
+        if tree is None or layer is None:
+            _remove(note_path)
+            return None
+        path = self._blob(layer.digest)
+        try:
+            # Locked before it is checked, so that no prune removes it after the check.
+            with self._locked_blob(path) as stream:
+                stamp = _stamp(stream)
+                if tree.get("stamp") != stamp or stamp["size"] != layer.size:
+                    _check(stream, layer)
+                    self._write_note(key, layer, stamp)
+                else:
+                    os.utime(note_path)  # the time of last use, for pruning
+        except (FileNotFoundError, _UnusableError):
+            _remove(note_path)
+            return None
+        except OSError as error:
+            raise store.unusable(self._folder, error) from error
+        return self._offered(Cached(layer=layer, path=path))
+
+    def make(self, key: str, write: Callable[[IO[bytes]], LayerDigest]) -> Cached:
+        """Store the blob that `write` writes under `key`; see `making`."""
+        with self.making(key) as new:
+            new.layer = write(new.stream)
+        return new.cached
+
+    @contextlib.contextmanager
+    def making(self, key: str) -> Iterator[New]:
+        """Yield a new blob, which the `with` block fills and describes, and store it under `key`.
+
+        Raises:
+            EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
+        """
+        with _translated(self._folder):
+            # With the permissions of the user's umask, because layouts get a hard link to this file.
+            with store.fresh_file(self._folder / "new") as (temporary, stream):
+                # Shared: after the rename, `_lock` locks this file through another descriptor, and would wait forever
+                # for an exclusive lock of this one.
+                store.lock(stream.fileno(), shared=True)
+                new = New(stream)
+                yield new
+                stream.flush()
+                path = self._blob(new.layer.digest)
+                # Pruning takes this lock, so it cannot remove the blob between the rename and `_lock`.
+                with store.locked(path.parent):
+                    # Others have locked that file and know its inode; a replacement would be unlocked and have another
+                    # stamp.
+                    if not _is_used(path, new.layer):
+                        _put(temporary, path)
+                    with _open_own(path) as blob:
+                        self._lock(blob)
+                        stamp = _stamp(blob)
+            self._write_note(key, new.layer, stamp)
+        new.cached = self._offered(Cached(layer=new.layer, path=path))
+
+    def place(self, key: str, cached: Cached, target: Path) -> None:
+        """Hard-link the blob to `target`, or copy it if that fails.
+
+        A link changes the file's stamp. The note gets the new stamp if nothing else can have changed the blob.
+
+        Raises:
+            EnvironmentProblem: `target` cannot be written.
+        """
+        with _translated(target.parent, "use an --output on a larger disk"):
+            tree = _read_note(self._note(key))
+            try:
+                with _open_own(cached.path) as stream:
+                    unchanged = self._lease(cached, stream) and tree is not None and tree.get("stamp") == _stamp(stream)
+                    target.hardlink_to(cached.path)
+                    stamp = _stamp(stream)
+            except (OSError, _UnusableError):
+                shutil.copyfile(cached.path, target)
+                return
+            if unchanged:
+                self._write_note(key, cached.layer, stamp)
+            else:
+                self._end_lease(cached)
+
+    def settle(self, key: str, cached: Cached) -> None:
+        """Update the stamp after links made by `place` were removed, if no process opened the blob for writing.
+
+        Only a lease (fcntl(2)) shows that. Without one, the next `get` hashes the blob.
+        """
+        if not self._end_lease(cached):
+            return
+        with contextlib.suppress(OSError, _UnusableError), _open_own(cached.path) as stream:
+            tree, stamp = _read_note(self._note(key)), _stamp(stream)
+            if _layer(tree, key) == cached.layer and tree is not None and tree["stamp"] != stamp:
+                self._write_note(key, cached.layer, stamp)
+
+    def _offered(self, cached: Cached) -> Cached:
+        if self._offer is not None:
+            self._offer(cached)
+        return cached
+
+    def _note(self, key: str) -> Path:
+        return self._folder / "layers" / f"{key}.json"
+
+    def _blob(self, digest: str) -> Path:
+        return self._folder / "blobs" / digest
+
+    @contextlib.contextmanager
+    def _locked_blob(self, path: Path) -> Iterator[IO[bytes]]:
+        """Open a blob and protect it from pruning. An unusable blob is removed."""
+        with contextlib.ExitStack() as opened:
+            with store.locked(path.parent):
+                try:
+                    stream = opened.enter_context(_open_own(path))
+                except _UnusableError:
+                    _remove(path)
+                    raise
+                self._lock(stream)
+            try:
+                yield stream
+            except _UnusableError:
+                with store.locked(path.parent), contextlib.suppress(OSError):
+                    # Another process may have put an intact blob there meanwhile.
+                    if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
+                        _remove(path)
+                raise
+
+    def _lock(self, stream: IO[bytes]) -> None:
+        """Protect a blob from pruning for the lifetime of this object."""
+        # A duplicated descriptor shares the lock (flock(2)) and stays open when the stream is closed.
+        self._locks.append(os.dup(stream.fileno()))
+        store.lock(self._locks[-1], shared=True)
+
+    def _lease(self, cached: Cached, stream: IO[bytes]) -> bool:
+        """Take a lease, which shows later whether a process opened the blob for writing; return whether that worked."""
+        if cached.layer.digest in self._leases:
+            return True
+        descriptor = os.dup(stream.fileno())
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # the default, SIGIO, would kill this process
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._leases[cached.layer.digest] = descriptor
+        return True
+
+    def _end_lease(self, cached: Cached) -> bool:
+        """End the lease and return whether no process has opened the blob for writing since it was taken."""
+        descriptor = self._leases.pop(cached.layer.digest, None)
+        if descriptor is None:
+            return False
+        try:
+            return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
+        finally:
+            os.close(descriptor)
+
+    def _write_note(self, key: str, layer: LayerDigest, stamp: Mapping[str, int | str]) -> None:
+        """Write a key's note. It is not synced to the disk: a power failure may damage it, which its checksum shows."""
+        tree: dict[str, Any] = {"schema": _SCHEMA, "key": key, **asdict(layer), "stamp": dict(stamp)}
+        tree["check"] = hashlib.sha256(_canonical(tree)).hexdigest()
+        with store.fresh_file(self._folder / "new", mode=0o600) as (temporary, stream):
+            stream.write(_canonical(tree))
+            stream.flush()
+            _put(temporary, self._note(key))
+
+
+def _is_used(path: Path, layer: LayerDigest) -> bool:
+    """Return whether another build uses an intact blob at this path, which must not be replaced by an equal one."""
+    try:
+        with _open_own(path) as stream:
+            if store.lock(stream.fileno(), wait=False):
+                return False
+            _check(stream, layer)
+    except (OSError, _UnusableError):
+        return False
+    return True
+
+
+def _close(descriptors: list[int], leases: Mapping[str, int]) -> None:
+    for descriptor in (*descriptors, *leases.values()):
+        os.close(descriptor)
+
+
+class _UnusableError(Exception):
+    """The file is not what the cache wrote."""
+
+
+def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
+    """Return the layer of a key's note, None if the note is missing or damaged."""
+    if tree is None:
+        return None
+    rest = {name: value for name, value in tree.items() if name != "check"}
+    if tree.get("schema") not in _READ or tree.get("key") != key:
+        return None
+    if tree.get("check") != hashlib.sha256(_canonical(rest)).hexdigest():
+        return None
+    return LayerDigest(digest=tree["digest"], diff_id=tree["diff_id"], size=tree["size"], tar_size=tree["tar_size"])
+
+
+def _read_note(path: Path) -> dict[str, Any] | None:
+    try:
+        with _open_own(path) as stream:
+            tree = json.loads(stream.read(_NOTE_MAX))
+    except (OSError, ValueError, _UnusableError):
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+@contextlib.contextmanager
+def _open_own(path: Path) -> Iterator[IO[bytes]]:
+    """Open a regular file of this user without following links.
+
+    Raises:
+        _UnusableError: it is something else.
+    """
+    try:
+        # O_NONBLOCK: opening a pipe of that name must not block.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.ENXIO):
+            raise _UnusableError from error
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise _UnusableError
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        yield stream
+
+
+def _stamp(stream: IO[bytes]) -> dict[str, int | str]:
+    """Return values that change when the file does: a write sets both times. After a reboot no stamp is equal."""
+    status = os.fstat(stream.fileno())
+    return {
+        "boot": _boot(),
+        "device": status.st_dev,
+        "inode": status.st_ino,
+        "size": status.st_size,
+        "mtime": status.st_mtime_ns,
+        "ctime": status.st_ctime_ns,
+    }
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return f"process {os.getpid()}"  # then a stamp is valid only in this process
+
+
+def _check(stream: IO[bytes], layer: LayerDigest) -> None:
+    """Compare the size and digest of a whole blob with the layer's.
+
+    Raises:
+        _UnusableError: they differ.
+    """
+    digest = hashlib.sha256()
+    size = 0
+    while piece := stream.read(_PIECE):
+        digest.update(piece)
+        size += len(piece)
+    if (size, digest.hexdigest()) != (layer.size, layer.digest):
+        raise _UnusableError
+
+
+def _canonical(tree: Mapping[str, Any]) -> bytes:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _put(temporary: Path, path: Path) -> None:
+    """Rename a new file, even if a folder has the name."""
+    try:
+        temporary.replace(path)
+    except IsADirectoryError:
+        _remove(path)
+        temporary.replace(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of the cache, or a folder with its name."""
+    with contextlib.suppress(OSError):
+        if not _remove_folder(path):
+            path.unlink()
+
+
+def _remove_folder(path: Path) -> bool:
+    """Remove a folder and return whether there was one: a file cannot be renamed over a folder."""
+    try:
+        is_folder = stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+    if is_folder:
+        shutil.rmtree(path, ignore_errors=True)
+    return is_folder
+
+
+@contextlib.contextmanager
+def _translated(folder: Path, larger: str = store.LARGER_CACHE) -> Iterator[None]:
+    """Translate OSError into EnvironmentProblem; `larger` is the hint for a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise store.unusable(folder, error, larger=larger) from error
