@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 SHOWN = 400  # characters of a line in a finding
 _MOST_EVIDENCE = 3  # lines shown per failure
-_DIGITS = str.maketrans("123456789", "0" * 9)
+_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)  # of bytes, since translating a text takes ten times as long
 _END = 12  # the last lines of a log, of which one may say how the job ended
+_MOST_LOOKED = 200  # lines that are looked at for these, since some are empty
 _QUOTE = 60  # characters of that line in the conclusion
 # Lines that may follow the end of a job: separators, prompts, clean-up of runners, times, remarks of pip and torch.
 _AFTER = re.compile(
@@ -39,7 +40,8 @@ _AFTER = re.compile(
 _WARNED = re.compile(r"Warning: |\bWARNING\b|^\[W")  # NCCL WARN is about an error
 _CODES = ("exit", "code", "status", "rc=", *locales.EXIT_CODE)
 _MOST_SHAPES = 20_000
-_LONG_SHAPE = 300  # characters
+_LONG_SHAPE = 300  # bytes
+_ERRORS = "surrogatepass"  # of a log that is cut in the middle of a character of UTF-16
 _CUDA_NUMBER = re.compile(r"\(found version (\d{4,5})\)")
 
 
@@ -122,10 +124,11 @@ class _Shape:
 
     literals: tuple[str, ...]  # literals that such a line may contain
     sign: shapes.Sign
-    may_have_code: bool
+    may_have_code: bool  # an exit code
+    may_name: bool  # an error code of a library, or a variable that hides GPUs
 
 
-_PLAIN_SHAPE = _Shape((), shapes.Sign.NONE, may_have_code=False)
+_PLAIN_SHAPE = _Shape((), shapes.Sign.NONE, may_have_code=False, may_name=False)
 
 
 def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
@@ -187,7 +190,9 @@ def _verdict(
     if causes and not all(_is_overtaken(found, sure) for found in causes):
         return Verdict.NAMED
     ended_well = last is not None and shapes.is_good_end(last.text)
-    if causes or sure or any(result.hits[found.id].row.role == "end" for found in errors):
+    # An effect explains nothing alone, but a crash stays one; others, such as a missing GPU, may be what was meant.
+    crashed = any(shapes.sign(evidence.text) is shapes.Sign.SURE for found in errors for evidence in found.evidence)
+    if causes or sure or crashed or any(result.hits[found.id].row.role == "end" for found in errors):
         return Verdict.UNKNOWN
     if ended_well:
         return Verdict.CLEAR
@@ -227,7 +232,7 @@ def _conclusion(
 def scan(file: BufferedReader) -> ScanResult:
     """Read a log to its end."""
     result, index = ScanResult(), _Index()
-    known = _Shapes(index.literals(), result)
+    known = _Shapes(index, result)
     for piece in pieces(file):
         if piece.text:
             result.lines = piece.first + piece.text.count("\n")
@@ -251,7 +256,7 @@ class _Index:
         self._starts: dict[str, list[_Watch]] = {}
         self._contexts: dict[str, list[_Watch]] = {}
         self._clues: dict[str, list[_Clue]] = {}
-        self._codes = frozenset((*codes.literals(), *variables.literals(), *shapes.STATE_WORDS))
+        self._codes = frozenset((*codes.literals(), *variables.literals()))
         for row in rows():
             for watch in (_Watch(row, signature) for signature in row.signatures):
                 self._starts.setdefault(watch.signature.has, []).append(watch)
@@ -263,8 +268,12 @@ class _Index:
 
     def literals(self) -> tuple[str, ...]:
         """Return the literals and the words of failures; no other line matters."""
-        words = (*shapes.WORDS, *locales.EXIT_CODE)
+        words = (*shapes.WORDS, *shapes.STATE_WORDS, *locales.EXIT_CODE)
         return (*dict.fromkeys((*self._starts, *self._contexts, *self._clues, *self._codes, *words)),)
+
+    def tests(self, literals: Iterable[str]) -> bool:
+        """Return whether a line is tested for one of these literals alone; the others need an error code besides."""
+        return any(text in self._starts or text in self._contexts or text in self._clues for text in literals)
 
     def read(self, number: int, line: str, shape: _Shape, result: ScanResult) -> bool:
         """Test a line with the signatures of its literals, and return whether it shows a row's failure."""
@@ -273,7 +282,7 @@ class _Index:
         for text in matched:
             for watch in self._contexts.get(text, ()):
                 _context(watch, number, result)
-        if not any(text in self._starts or text in self._clues or text in self._codes for text in matched):
+        if not any(text in self._starts or text in self._clues for text in matched) and not shape.may_name:
             return False
         # `plain` cuts a long line, and would cut off a message far out in it.
         is_short = len(line) <= LINE_LIMIT
@@ -288,54 +297,68 @@ class _Index:
                     (result.refuted if clue.refutes else result.needed).add(clue.row)
             for watch in self._starts.get(text, ()):
                 has_hit = _start(watch, number, around, result) or has_hit
-            if text in self._codes:
+            if shape.may_name and text in self._codes:
                 has_hit = _codes(number, around, result) or has_hit
         return has_hit
+
+
+def _masked(line: str) -> bytes:
+    """Return a line as bytes with all its digits equal."""
+    return line.encode(errors=_ERRORS).translate(_DIGITS)
 
 
 class _Shapes:
     """Lines by their shape: a log of millions of lines has few, so each shape is searched for the literals once."""
 
-    def __init__(self, literals: Sequence[str], result: ScanResult) -> None:
+    def __init__(self, index: _Index, result: ScanResult) -> None:
         self._result = result
-        self._literals = [(text, text.translate(_DIGITS)) for text in literals]
-        self._known: dict[str, _Shape | None] = {}
+        self._index = index
+        self._literals = [(text, _masked(text).decode()) for text in index.literals()]
+        self._known: dict[bytes, _Shape | None] = {}
 
     def of(self, piece: Piece) -> Iterator[tuple[int, str, _Shape]]:
         """Yield the lines of a piece that may matter, each with its number and shape."""
-        rows = [(number, line, line.translate(_DIGITS)) for number, line in piece.lines()]
+        numbers, lines = piece.lines()
+        masked = _masked("\n".join(lines)).split(b"\n")  # all at once: most of the time goes into such steps
         if len(self._known) > _MOST_SHAPES:
             self._known.clear()
-        new = {shape: line for _, line, shape in rows if shape not in self._known}
+        known = self._known
+        unknown = set(masked).difference(known)
+        new = {shape: line for shape, line in zip(masked, lines, strict=True) if shape in unknown} if unknown else {}
         if new:
             # Once for all new ones: most literals are in none, so each is searched for few of them.
-            whole = "\n".join(new).lower()
+            texts = {shape: shape.decode(errors=_ERRORS).lower() for shape in new}
+            whole = "\n".join(texts.values())
             present = [pair for pair in self._literals if pair[1] in whole]
-            for shape, line in new.items():
-                self._known[shape] = _shape(shape, line, present)
+            known.update((shape, self._shape(texts[shape], line, present)) for shape, line in new.items())
         heads = self._result.faults.heads
-        for number, line, text in rows:
-            shape_of_line = self._known[text]
-            if shape_of_line is not None:
-                yield number, line, shape_of_line
+        for number, line, shape in zip(numbers, lines, map(known.__getitem__, masked), strict=True):
+            if shape is not None:
+                yield number, line, shape
             # The exception that ends a traceback may have any name.
-            elif heads:
+            elif heads and line:
                 yield number, line, _PLAIN_SHAPE
-        said = [(number, line) for number, line, _ in rows[-_END:] if line.strip()]
+        end = zip(numbers[-_MOST_LOOKED:], lines[-_MOST_LOOKED:], strict=True)
+        said = [(number, line) for number, line in end if line.strip()]
         self._result.end = [*self._result.end, *said][-_END:]
         # Long ones are as good as never repeated, and would fill the memory.
         for text in new:
             if len(text) > _LONG_SHAPE:
                 del self._known[text]
 
-
-def _shape(text: str, line: str, present: Sequence[tuple[str, str]]) -> _Shape | None:
-    """Return what is known of a shape; None if it has no literal. Digits decide neither prefixes nor most signs."""
-    low = text.lower()
-    literals = tuple(literal for literal, shape in present if shape in low)
-    if not literals and not shapes.may_name_exception(line):
-        return None
-    return _Shape(literals, shapes.sign(plain(line)), may_have_code=any(word in low for word in _CODES))
+    def _shape(self, low: str, line: str, present: Sequence[tuple[str, str]]) -> _Shape | None:
+        """Return what is known of a shape; None if its lines say nothing. Digits decide no prefix and no sign."""
+        literals = tuple(literal for literal, shape in present if shape in low)
+        if not literals and not shapes.may_name_exception(line):
+            return None
+        found = _Shape(
+            literals,
+            shapes.sign(plain(line)),
+            may_have_code=any(word in low for word in _CODES),
+            may_name=codes.may_name(line) or any(word in low for word in variables.literals()),
+        )
+        says = found.sign or found.may_have_code or found.may_name or self._index.tests(literals)
+        return found if says else None
 
 
 def _around(line: str, position: int) -> str:

@@ -13,7 +13,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from envkit.ground.text import LINE_LIMIT, neutral
@@ -60,14 +60,18 @@ class Piece:
     text: str
     skipped: int = 0  # characters before it that were not read, in the middle of a long line
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield each line with its number; the redraws of a progress bar are lines with the same number."""
-        lines = [(number, line) for number, line in enumerate(self.text.split("\n"), self.first) if line]
+    def lines(self) -> tuple[Sequence[int], list[str]]:
+        """Return the numbers and texts of the lines; the redraws of a progress bar are lines with the same number."""
+        lines = self.text.split("\n")
         if "\r" not in self.text:
-            yield from lines
-            return
-        for number, line in lines:
-            yield from ((number, part) for part in line.split("\r") if part)
+            return range(self.first, self.first + len(lines)), lines
+        numbers: list[int] = []
+        texts: list[str] = []
+        for number, line in enumerate(lines, self.first):
+            parts = line.split("\r") if "\r" in line else (line,)
+            numbers += [number] * len(parts)
+            texts += parts
+        return numbers, texts
 
 
 def pieces(file: io.BufferedReader) -> Iterator[Piece]:

@@ -115,6 +115,14 @@ def xid(number: int) -> Code:
     )  # fmt: skip
 
 
+def may_name(line: str) -> bool:
+    """Return whether a line, or one that differs from it only in digits, may name a code."""
+    if any(pattern.search(line) for pattern in (_XID, _SYMBOL, _CUDA, _NUMBERED, _NVML, _NCCL)):
+        return True
+    low = _DIGIT.sub("0", line.lower())
+    return any(_DIGIT.sub("0", text) in low for text, _ in _alone())
+
+
 def read(line: str) -> tuple[Code, ...]:
     """Return the codes that a line names, each once."""
     return tuple({(code.table, code.name): code for code in _found(line)}.values())
@@ -131,6 +139,7 @@ def asked(line: str) -> str | None:
 
 _WORDS = ("nvml", "cuda e", "cuda f", "cuda r", "cuda d", "cudaerror", "cuda_error_", "cudnn_status_", "nccl", "xid (",
           "error ", "device handle")  # fmt: skip
+_DIGIT = re.compile(r"[0-9]")
 _XID = re.compile(r"Xid \((?:PCI:)?[0-9a-fA-F:.]{4,20}\): (\d{1,3})\b")
 _SYMBOL = re.compile(r"\b(?:NVML_ERROR_[A-Z_]{2,40}|cudaError[A-Z]\w{2,60}|CUDA_ERROR_[A-Z_]{3,60}"
                      r"|CUDNN_STATUS_[A-Z_]{3,60}|nccl[A-Z][A-Za-z]{4,40})\b")  # fmt: skip

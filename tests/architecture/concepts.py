@@ -33,7 +33,7 @@ VERBS = {
     "envkit.doctor.records": "doctor --record",
     "envkit.checks": "checks",
     "envkit.verify": "checks",
-    "envkit.engine": "run, build",
+    "envkit.engines": "run, build",
     "envkit.pipeline": "run",
 }
 _ERRORS = {"doctor --log", "doctor", "doctor --record", "checks", "run, build"}

@@ -13,7 +13,8 @@ def reader(data: bytes) -> io.BufferedReader:
 
 
 def lines(data: bytes) -> list[tuple[int, str]]:
-    return [line for piece in pieces(reader(data)) for line in piece.lines()]
+    rows = [zip(*piece.lines(), strict=True) for piece in pieces(reader(data))]
+    return [(number, line) for lines in rows for number, line in lines if line]
 
 
 @pytest.mark.parametrize(
