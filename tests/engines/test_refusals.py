@@ -112,7 +112,7 @@ def test_permission_denied(refused: Asking, tmp_path: Path) -> None:
 
 @pytest.mark.requirement("R23")
 def test_a_hung_engine(refused: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("build.docker", "run.docker", "engine.address"):
+    for module in ("engines.docker", "run.docker", "engines.address"):
         monkeypatch.setattr(f"envkit.{module}.PATIENCE_S", 1.0)
     with listener(tmp_path / "engine.sock", None) as address:
         error = refused(address)

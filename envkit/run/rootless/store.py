@@ -50,7 +50,10 @@ class ImageStore:
         if is_digest(text) and image.id != text:
             raise EngineError(f"image {text} no longer exists: {reference} is now {image.id}", hint=_HINT)
         self._known[image.id] = image
-        with contextlib.suppress(OSError):  # only later runs need the note
+        # Only later runs need the note, and an image in a folder of this run is gone by then.
+        if image.origin.startswith(f"{LAYOUT}:{self._folder / 'runs'}/"):
+            return image
+        with contextlib.suppress(OSError):
             write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), image.origin.encode())
         return image
 

@@ -57,10 +57,10 @@ def place_at(files: Path, folder: Path, cache: Path, served: Sources, proxy: Pro
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Every file below a folder with the SHA-256 of its contents."""
+    """Every file below a folder with the SHA-256 of its contents; links of an unpacked base lead anywhere."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path.is_file() and not path.is_symlink():
             with path.open("rb") as stream:
                 found[str(path.relative_to(folder))] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
