@@ -313,7 +313,7 @@ def _serve(site: Site, folder: Path) -> None:
     put_channel(site, "conda-forge", [_packed(site, folder, row) for row in conda.values()])
     # `envkit install` takes torchaudio as well, which images have only if they name it.
     alone = resolve(parse({"cpu": True, "source": "pytorch"}, facts()), facts())
-    wheels["/whl/cpu"]["torchaudio"] = ("torchaudio", alone.torchaudio or "1.0")
+    wheels["/whl/cpu"]["torchaudio"] = ("torchaudio", alone.files["torchaudio"])
     own = [("nvidia-cublas-cu12", "12.6.4"), ("setuptools", "81.0"), ("numpy", "1.26.0")]
     wheels["/simple"] |= {name: (name, version) for name, version in own}
     for place, rows in wheels.items():
