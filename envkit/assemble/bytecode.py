@@ -1,4 +1,4 @@
-"""Bytecode of an image's modules: .pyc files by unchecked hash, the same every time, compiled by the image's Python.
+"""Bytecode of an image's modules: .pyc files that are the same every time, compiled by the image's Python.
 
 The bytes depend on Python's exact version, not only on the version of its bytecode: of 1185 modules of torch's wheels,
 3.11.2 and 3.11.7 compile 2 differently. So only the interpreter that the lock determines compiles, in a sandbox that
@@ -38,7 +38,7 @@ Execute = Callable[[Path, Sequence[str], Mapping[str, bytes]], bytes]
 LEVEL = 4  # of zlib, as for conda packages
 _FOLDER = "/run/envkit-bytecode"
 _SCRIPT = Path(compile_inside.__file__)
-_FIRST = (3, 7)  # the first Python with unchecked hashes
+_FIRST = (3, 7)  # earlier ones have a header without flags
 _AT_ONCE = 32 << 20  # bytes of sources in one run, which bounds the memory for them and their bytecode
 _HINT = "add `bytecode: false` to the definition"
 
@@ -114,7 +114,7 @@ class Compiler:
         """Return the .pyc files of the modules among some files, by path.
 
         The .pyc of a module that does not compile is empty, so that Python takes the source. Without that file, the
-        bytecode of another package's module with the same path would be taken, which Python does not compare with it.
+        bytecode of another package's module with the same path, time and size would be taken.
 
         Args:
             files: all files of the packages, by path relative to the image's root; each is read if it is a module.

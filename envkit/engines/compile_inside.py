@@ -6,8 +6,10 @@
 FILE and the results begin with one line of JSON and continue with the bytes of its rows: of a source,
 [path in the image, bytes]; of a result, [bytes, null], or [null, reason] for a source that does not compile.
 
-The header of a .pyc says "unchecked hash" (PEP 552): Python never compares it with its source, whatever its time. Five
-things besides the source and Python's exact version would change the bytes; each is fixed here or by the caller:
+The header of a .pyc has the time and size of its source, as pip writes it. The time is constant, because all files of
+these images have it. A file that a later layer or a running container changes has another time, so Python compiles it
+again; an unchecked hash (PEP 552) would hide the change. Five things besides the source and Python's exact version
+would change the bytes; each is fixed here or by the caller:
 
 - PYTHONHASHSEED=0, which the caller sets: sets of constants are written in the order of their hashes.
 - Before Python 3.11, `marshal` writes a string that only one object refers to in another way, so the order in which
@@ -28,7 +30,7 @@ import os
 import resource
 import sys
 import tempfile
-from importlib.util import MAGIC_NUMBER, source_hash
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     Source = tuple[str, bytes]  # its path in the image, and its contents
     Result = tuple[bytes | None, str | None]  # the .pyc or None, and the reason if there is none
 
-UNCHECKED = 1  # the flags of the header: bit 0 = by hash, bit 1 = check the source
+BY_TIME = 0  # the flags of the header
+MTIME = 315532800  # seconds, of every file in the image: `envkit.image.spec.MTIME`
 STACK = 8 << 20  # bytes
 MOST = 8 << 20  # bytes of a source; more is data rather than code
 INTERNED = [sys.intern(text) for text in ("", *map(chr, range(256)))]  # of one character, all that Python shares
@@ -148,7 +151,8 @@ def compiled(path: str, source: bytes) -> Result:
     held: list[object] = []
     if sys.version_info < (3, 11) and not hold(code, held):
         return None, "a constant set with other items than text and numbers has no fixed order before Python 3.11"
-    return MAGIC_NUMBER + UNCHECKED.to_bytes(4, "little") + source_hash(source) + marshal.dumps(code), None
+    words = (BY_TIME, MTIME, len(source))
+    return MAGIC_NUMBER + b"".join(word.to_bytes(4, "little") for word in words) + marshal.dumps(code), None
 
 
 def hold(value: object, held: list[object]) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -211,10 +212,13 @@ def _question_data(questions: Sequence[Question]) -> dict[str, str]:
 def _plan_data(cells: Sequence[Cell]) -> dict[str, str]:
     """Return the data of the ConfigMap that the pods of a build read.
 
+    Without bytecode: a restricted pod has neither bubblewrap nor proot, in which the image's Python could compile.
+
     Raises:
         UsageError: it exceeds the limit of a ConfigMap.
     """
-    return _fitting({f"{index}.json": json.dumps(cell.plan.to_json()) for index, cell in enumerate(cells)}, 0)
+    plans = [replace(cell.plan, bytecode=False) for cell in cells]
+    return _fitting({f"{index}.json": json.dumps(plan.to_json()) for index, plan in enumerate(plans)}, 0)
 
 
 @cache

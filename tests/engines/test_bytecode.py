@@ -22,6 +22,7 @@ from envkit.assemble.wheels import Wheels
 from envkit.engines import compile_inside
 from envkit.engines.layer_cache import Cached, LayerCache
 from envkit.ground.progress import Silent
+from envkit.image.spec import MTIME
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
 from envkit.registry.transport import Transport
@@ -134,15 +135,27 @@ def test_what_does_not_compile_or_has_no_fixed_order_stays_a_source(python: str,
     assert left == {*REFUSED, *(["mixed_sets"] if old else [])}
 
 
-def test_python_takes_the_bytecode_without_its_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "later_s", "value"),
+    [
+        ("VALUE = 'other---'", 0, "compiled"),
+        ("VALUE = 'other---'", 1, "other---"),
+        ("VALUE = 'longer one'", 0, "longer one"),
+    ],
+    ids=["as built", "changed later", "of another size"],
+)
+def test_python_takes_the_bytecode_unless_the_source_was_changed(
+    source: str, later_s: int, value: str, tmp_path: Path
+) -> None:
+    """A later layer or a container that edits a module must not run the old one."""
     results = run_script(sys.executable, [(str(tmp_path / "kept.py"), b"VALUE = 'compiled'\n")], tmp_path / "run")
     data = results[str(tmp_path / "kept.py")]
     assert data is not None
-    assert data[4:8] == b"\1\0\0\0"  # PEP 552: by hash, not compared with the source
-    (tmp_path / "kept.py").write_text("VALUE = 'source'\n")
+    (tmp_path / "kept.py").write_text(f"{source}\n")
+    os.utime(tmp_path / "kept.py", (MTIME + later_s,) * 2)
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / f"kept.{sys.implementation.cache_tag}.pyc").write_bytes(data)
-    assert _printed(tmp_path, "import kept; print(kept.VALUE)") == "compiled"
+    assert _printed(tmp_path, "import kept; print(kept.VALUE)") == value
 
 
 def _compiler(folder: Path, heard: Heard) -> Compiler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -128,7 +129,7 @@ QUIET = "lambda text: 0"
 
 @pytest.mark.parametrize(
     ("psi", "gate", "least_s"),
-    [(WAITING, "CPU pressure 1.00 above 0.10", 1.5), (QUIET, "clean", 0.3)],
+    [(WAITING, r"CPU pressure (1\.00|0\.9\d) above 0\.10", 1.5), (QUIET, "clean", 0.3)],
     ids=["busy", "quiet"],
 )
 @pytest.mark.parametrize("run", ["hang", "lambda ctx: time.sleep(3600)"], ids=["not interruptible", "interruptible"])
@@ -146,5 +147,6 @@ def test_at_a_limit_the_document_says_whether_the_machine_was_busy(
     late = document["checks"]
     assert late[0]["reason"]["code"] == "TIME_LIMIT"
     assert late[1]["reason"]["code"] == ("SUITE_STOPPED" if run == "hang" else "TIME_LIMIT")
-    assert [item["noise"]["gate"] for item in late] == [gate] * 2
+    # The clock of the stand-in and that of the check are read one after the other.
+    assert all(re.fullmatch(gate, item["noise"]["gate"]) for item in late), late
     assert late[0]["noise"]["window_s"] >= least_s * (1 if run == "hang" else 0.5)

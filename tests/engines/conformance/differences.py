@@ -13,7 +13,7 @@ from tests.engines.conformance.images import Node
 Tree = Mapping[str, Node]
 _INFO = r"opt/env/lib/python[\d.]+/site-packages/[^/]+\.dist-info"
 INSTALLED_ONLY = {
-    r"opt/env/.*(?:/__pycache__|\.pyc)": "bytecode: an assembled image holds none",
+    r"opt/env/.*(?:/__pycache__|\.pyc)": "bytecode: by hash in a Docker image, by time in an assembled one",
     rf"{_INFO}/REQUESTED": "pip's note of what was asked for by name",
     r"opt/env/bin/[Aa]ctivate(?:\.\w+)?": "for interactive shells; the image's variables do the same",
     r"opt/env/CACHEDIR\.TAG": "written by the world's stand-in for conda",
