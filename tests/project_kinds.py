@@ -48,6 +48,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     ),
     "bases and stages of Dockerfiles": (
         "test_cases.test_a_base_that_decides_torch_and_cannot_be_read_is_a_question",
+        "test_cases.test_a_base_of_which_nothing_is_known_is_a_question",
+        "test_cases.test_a_base_that_has_no_torch_is_not_a_question",
         "test_stages.test_the_base_of_a_builder_is_no_question",
         "test_stages.test_the_packages_of_a_copied_environment_are_taken",
         "test_stages.test_tools_of_a_builder_are_no_packages_of_the_image",

@@ -12,6 +12,7 @@ from envkit.facts import sources, tables
 from envkit.facts.companions import cuda_of
 from envkit.facts.conditions import check_when
 from envkit.facts.model import (
+    EVERY_TAG,
     PYPI,
     ROOT,
     BaseImage,
@@ -205,6 +206,8 @@ def _image(facts: Facts, row: CudaImage) -> Iterator[tuple[str, str]]:
 
 
 def _base(facts: Facts, row: BaseImage) -> Iterator[tuple[str, str]]:
+    if row.tag == EVERY_TAG and (row.torch, row.cuda) != (None, None):
+        yield "tag", "a row for every tag is of an image without torch and CUDA"
     if row.os is not None and row.os not in {system.id for system in facts.oses}:
         yield "os", f"{row.os!r} is not a row of oses"
     if row.torch is not None and not any(minor(torch) == row.torch for torch in facts.releases):

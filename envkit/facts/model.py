@@ -196,12 +196,16 @@ class CudaImage:
     refs: tuple[str, ...]
 
 
+EVERY_TAG = "*"
+"""The tag of a row that holds for all tags of an image."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseImage:
     """An image that people build on, and what it contains."""
 
-    image: str  # without tag: 'nvcr.io/nvidia/pytorch'
-    tag: str  # '24.10-py3'
+    image: str  # with its registry, without tag: 'nvcr.io/nvidia/pytorch'
+    tag: str  # '24.10-py3', or EVERY_TAG of an image without torch
     torch: str | None  # minor version of the release that its build became: '2.5'; None = no torch
     build: str | None  # version of the torch in it: '2.5.0a0+e000cf0ad9'
     cuda: str | None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
+from envkit.facts.model import EVERY_TAG
+from envkit.ground.errors import UsageError
+from envkit.image.reference import parse_reference
 from envkit.plan.requirements import Contents, Line, Setting, Skipped, excludes, skip, take
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ _NOTEBOOK = re.compile(
 _PART = re.compile(r"(?P<key>python|pytorch|ubuntu)-(?P<version>\d+(?:\.\d+)*)")
 # Names of images that bring a torch or CUDA: NVIDIA's, and all that say so.
 _WITH_TORCH = re.compile(r"nvcr\.io/|torch|cuda|gpu|tensorflow|vllm|rocm")
+_SCRATCH = "scratch"  # the empty image
 _UNREAD = (
     "only tags of nvidia/cuda, pytorch/pytorch, python, ubuntu, debian and NVIDIA's containers can be interpreted; "
     "envkit chooses the base"
@@ -93,8 +97,8 @@ def _part(line: Line, what: str) -> Line:
 
 def known(contents: Contents, facts: Facts) -> Contents:
     """Return contents with what the facts know of base images that could not be read."""
-    rows = {f"{row.image}:{row.tag}": row for row in facts.base_images}
-    found = {line: row for line in _unread(contents) if (row := rows.get(_image(line).partition("@")[0]))}
+    rows = {(row.image, row.tag): row for row in facts.base_images if row.tag != EVERY_TAG}
+    found = {line: row for line in _unread(contents) if (row := rows.get(_name_and_tag(_image(line))))}
     left = tuple(row for row in contents.skipped if row.line not in found)
     return wheels_first(replace(contents, skipped=left) + sum(map(_of_facts, found, found.values()), start=Contents()))
 
@@ -123,9 +127,37 @@ def _of_facts(line: Line, row: BaseImage) -> Contents:
     )
 
 
-def decides_torch(contents: Contents) -> Line | None:
-    """Return the line of a base image that has a torch or CUDA of its own and cannot be read; None if all can."""
-    return next((line for line in _unread(contents) if _WITH_TORCH.search(_image(line).lower())), None)
+def _name_and_tag(image: str) -> tuple[str, str]:
+    """Return the name of an image with its registry, and its tag; empty texts if it is not a name."""
+    try:
+        reference = parse_reference(image)
+    except UsageError:
+        return "", ""  # it has a variable without a value, for example
+    return reference.place, reference.tag or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """A base image that may decide torch, and of which neither its name nor the facts say which torch."""
+
+    line: Line
+    says_so: bool  # its name says that it has a torch or CUDA
+
+    def __str__(self) -> str:
+        has = "has a torch or CUDA of its own, and envkit does not know which"
+        return f"the image {_image(self.line)} {has if self.says_so else 'may have a torch of its own'}"
+
+
+def undecided(contents: Contents, facts: Facts) -> Undecided | None:
+    """Return the base image of contents if it may have a torch and cannot be read; None if all can be read."""
+    plain = {row.image for row in facts.base_images if row.tag == EVERY_TAG}
+    for line in _unread(contents):
+        image = _image(line)
+        if _WITH_TORCH.search(image.lower()):
+            return Undecided(line=line, says_so=True)
+        if image != _SCRATCH and _name_and_tag(image)[0] not in plain:
+            return Undecided(line=line, says_so=False)
+    return None
 
 
 def base_of(contents: Contents) -> Line | None:

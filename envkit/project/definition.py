@@ -86,6 +86,7 @@ SCHEMA_FILE = ".envkit/image-1.schema.json"
 _LISTS = ("conda", *LINKS, "apt", "ports", "volumes")
 _PAIRS = ("package_indexes", "env", "labels")
 _COMPANIONS = ("torchvision", "torchaudio")
+_TORCH_FLAGS = ("torch", "with", "torchvision", "torchaudio")  # fields of a request that choose a torch
 _SINGLE = ("user", "workdir")
 _WORDS = ("entrypoint", "command")
 # If no combination satisfies a project's file, these are dropped in this order. CUDA is dropped only if it is from a
@@ -105,7 +106,7 @@ class Drafted:
     skipped: tuple[Skipped, ...]
     conflict: EnvkitError | None  # why the request does not resolve
     plan: BuildPlan | None  # None if there is a conflict
-    unread: Line | None = None  # the base image that decides torch, if it cannot be read and nothing else names torch
+    undecided: bases.Undecided | None = None  # the base image, if nothing but it could say which torch is meant
     others: tuple[str, ...] = ()  # files of the folder that were not read
 
 
@@ -234,9 +235,8 @@ def draft(
     fixed = {"python": ",".join(setting.value for setting in requirements.of("python"))}
     requirements = _referring(requirements, folder, target_of(fixed, given))
     drafted = _resolving(_with_torch_of_companions(requirements, draw), draw)
-    return replace(
-        drafted, unread=None if requirements.of("torch") or given.get("torch") else bases.decides_torch(contents)
-    )
+    named = requirements.of("torch") or targets.pins(requirements) or any(given.get(key) for key in _TORCH_FLAGS)
+    return drafted if named else replace(drafted, undecided=bases.undecided(contents, facts))
 
 
 def _answered(contents: Contents, choice: Choice) -> Contents:
@@ -252,16 +252,16 @@ def _answered(contents: Contents, choice: Choice) -> Contents:
 
 
 def check_base(drafted: Drafted, path: Path) -> None:
-    """Refuse a project whose torch only its base image names, if that image cannot be read.
+    """Refuse a project whose torch only its base image can name, if that image cannot be read.
 
     Raises:
         UsageError: the newest torch would be another one than the project has.
     """
-    if drafted.unread is not None:
-        image = drafted.unread.text.split()[1]
+    if drafted.undecided is not None:
         raise UsageError(
-            f"{drafted.unread.where}: the image {image} has a torch or CUDA of its own, and envkit does not know which",
-            hint=f"add --torch VERSION --cuda VERSION to the command, or name torch in {path.name}",
+            f"{drafted.undecided.line.where}: {drafted.undecided}",
+            hint=f"add --torch VERSION --cuda VERSION to the command, or name torch in {path.name}; "
+            "if the image has no torch, --torch '>=2' takes the newest",
         )
 
 

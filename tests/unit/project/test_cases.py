@@ -766,6 +766,52 @@ def test_a_base_that_decides_torch_and_cannot_be_read_is_a_question(base: str, t
     check_base(draft("Dockerfile", tmp_path, FACTS, choice=Choice(torch="2.5")), tmp_path / "Dockerfile")
 
 
+@pytest.mark.parametrize(
+    "base",
+    [
+        "registry.example.com/team/ml-base:3",
+        "acme/research-env",
+        "train-base:latest",
+        "huggingface/transformers-all-latest",
+        "rapidsai/base:24.04-py3.11",
+        "public.ecr.aws/acme/runtime:1",
+        "$BASE",
+        "${BASE_IMAGE:?name one}",
+    ],
+)
+def test_a_base_of_which_nothing_is_known_is_a_question(base: str, tmp_path: Path) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text(f"ARG BASE\nFROM {base}\nRUN pip install einops\n")
+    with pytest.raises(UsageError, match=r"Dockerfile:2: the image .* may have a torch of its own") as caught:
+        load(str(path), FACTS)
+    assert caught.value.exit_code == 2
+    assert "--torch VERSION" in (caught.value.hint or "")
+    assert dict(load(str(path), FACTS, {"torch": "2.5"})[0].request).get("torch") is None
+    for line in ("pip install torch", "pip install torchvision==0.21.0", "pip install -r r.txt"):
+        (tmp_path / "r.txt").write_text("torch>=2.2\n")
+        path.write_text(f"ARG BASE\nFROM {base}\nCOPY r.txt .\nRUN {line}\n")
+        load(str(path), FACTS)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "alpine:3.20",
+        "docker.io/library/node:22-bookworm",
+        "fedora:41@sha256:" + "0" * 64,
+        "python:slim",
+        "continuumio/miniconda3",
+        "mambaorg/micromamba:1.5.8",
+        "ghcr.io/astral-sh/uv:python3.12-bookworm-slim",
+        "public.ecr.aws/docker/library/python:3.12",
+        "scratch",
+    ],
+)
+def test_a_base_that_has_no_torch_is_not_a_question(base: str, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN pip install einops\n")
+    load(str(tmp_path / "Dockerfile"), FACTS)
+
+
 def test_a_cuda_that_no_torch_has_is_a_conflict_if_nothing_names_torch(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM nvidia/cuda:9.2-devel-ubuntu16.04\nRUN pip install scipy\n")
     conflict = draft("Dockerfile", tmp_path, FACTS).conflict
