@@ -1,7 +1,7 @@
 """The requirements and their tests; `python -m tests.requirements [--check|--update]` checks or writes the page.
 
-The page is docs/reliability.md. The requirements are data (requirements.yaml); a test names the requirement that it
-covers by `@pytest.mark.requirement("R21")`. The marks are read from the sources, so no test has to be collected.
+The page is contributing/reliability.md. The requirements are data (requirements.yaml); a test names the one
+that it covers by `@pytest.mark.requirement("R21")`. Marks are read from the sources, so no test has to be collected.
 """
 
 import ast
@@ -18,7 +18,7 @@ from tests.hostile.load import archives, texts
 from tests.hostile.model import Case
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "contributing" / "reliability.md"
 _DATA = Path(__file__).with_suffix(".yaml")
 _FIELDS = {"id", "group", "text", "figure", "missing", "commands"}
 _SHOWN = 4  # tests of one row; more are counted
@@ -108,7 +108,7 @@ def _ids(mark: ast.expr) -> list[str]:
 def page(
     rows: Sequence[Requirement], tests: dict[str, list[str]], commands: Mapping[str, Collection[str]] | None = None
 ) -> str:
-    """Return the text of docs/reliability.md; `commands` adds to those of the rows."""
+    """Return the text of contributing/reliability.md; `commands` adds to those of the rows."""
     partly = sum(row.missing is not None for row in rows)
     lines = [_HEAD.format(count=len(rows), held=len(rows) - partly, partly=partly)]
     for group in dict.fromkeys(row.group for row in rows):
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments == ["--update"]:
         PAGE.write_text(text, encoding="utf-8")
     elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
-        wrong.append("docs/reliability.md is out of date: python -m tests.requirements --update")
+        wrong.append("contributing/reliability.md is out of date: python -m tests.requirements --update")
     print("\n".join(wrong) or f"{len(rows)} requirements, {sum(map(len, tests.values()))} marks")
     return int(bool(wrong))
 

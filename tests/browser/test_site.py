@@ -49,8 +49,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         "index.html",
         "how-to/cuda-version.html",
-        "reliability.html",
-        "matrix.html",
+        "reference/failures.html",
+        "reference/matrix.html",
         "reference/command-line.html",
         "reference/settings.html",
         "zh/zh-mirrors.html",
@@ -118,7 +118,7 @@ _SHOWN = """[...document.querySelectorAll("table tr")].filter(row => !row.hidden
 
 
 def test_the_table_of_builds_is_filtered(site: Path, browser: Browser) -> None:
-    browser.open(site / "matrix.html", width=1440)
+    browser.open(site / "reference/matrix.html", width=1440)
     every = len(browser.value(_SHOWN))
     assert every > 100
     assert browser.value('document.querySelector("#facts-filter output").value') == f"{every} of {every} builds"

@@ -1,8 +1,8 @@
-"""The table of faults in docs/facts.md, which the tests read their expectations from."""
+"""The table of faults in contributing/facts.md, which the tests read their expectations from."""
 
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "facts.md"
+PAGE = Path(__file__).parents[2] / "contributing" / "facts.md"
 
 
 def documented() -> dict[str, tuple[str, int, int]]:

@@ -199,7 +199,7 @@ def test_a_companion_whose_version_py_contradicts_its_metadata_is_named(
     assert "is refused: METADATA has version 2.11.0, and torchaudio/version.py has 2.10.0+cu130" in err
 
 
-# Fault -> part of the path, and what the server does with it. Message, exit code and bytes are those of docs/facts.md.
+# Fault -> part of the path, and what the server does with it. contributing/facts.md has message, exit code and bytes.
 BENT = {
     "answers HTML": ("/simple/torch/", "html"),
     "requires a login": ("/simple/torch/", "login"),

@@ -22,7 +22,7 @@ from tests.golden.manual import FOLDER as MANUAL
 from tests.golden.manual import manual_pages
 from tests.golden.matrix_page import PAGE as MATRIX_PAGE
 from tests.golden.matrix_page import matrix_page
-from tests.golden.pages import API_PAGE, PAGE, api_page, verify_page
+from tests.golden.pages import API_PAGE, api_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
 from tests.support import documented
@@ -154,7 +154,6 @@ def kept() -> Iterator[tuple[Path, bytes]]:
         yield ROOT / name, data
     for name, data in manual_pages().items():
         yield MANUAL / name, data
-    yield PAGE, verify_page()
     yield MATRIX_PAGE, matrix_page()
     yield API_PAGE, api_page()
     yield from reference.pages().items()

@@ -1,4 +1,4 @@
-"""docs/matrix.md: torch and CUDA by GPU generation with the lowest driver, and what says it, made from the facts."""
+"""docs/reference/matrix.md, made from the facts: torch and CUDA by GPU generation with the lowest driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envkit.ground.versions import key
 from envkit.resolve import rules
 from envkit.resolve.index import Index, index
 
-PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "matrix.md"
 # Column -> compute capabilities.
 GENERATIONS = {
     "Kepler": ("3.5", "3.7"), "Maxwell": ("5.0", "5.2"), "Pascal": ("6.0", "6.1"), "Volta": ("7.0",),
@@ -24,18 +24,18 @@ GENERATIONS = {
 _COMMIT = 40  # digits
 TEXT = """# Builds by GPU and driver
 
+<!-- Made from the facts by `python -m tests.golden --update`. -->
+
 The wheels of the PyTorch index for x86-64, newest first. A cell shows the lowest driver that runs the build on this GPU
 generation. `to 580` means that later driver branches do not support the GPU. `PTX` means that the driver compiles the
 code for the GPU. An empty cell means that the build has no code for the GPU. If a compute capability stands in front of
 the driver, the build covers only this one of the generation.
 
 The two letters after the driver are the grades of evidence for architectures and driver: **p** proved, **q** quoted,
-**c** cited, **i** inferred, **x** conflict ([what they mean](facts.md#evidence)). The last two columns name the sources
-of both facts. `envkit matrix show VERSION -v` shows file, hash, offset and quotation.
+**c** cited, **i** inferred, **x** conflict ([what they mean](../facts.md#evidence)). The last two columns name the
+sources of both facts. `envkit matrix show VERSION -v` shows file, hash, offset and quotation.
 
 <div id="facts-filter"></div>
-
-<!-- The table is made from the facts by `python -m tests.golden --update`. -->
 
 """
 

@@ -1,50 +1,24 @@
-"""Parts of documentation pages that are made from data: tables in docs/verify.md, the reference in docs/api.md."""
+"""The part of a documentation page that is made from code: the reference in docs/api.md."""
 
 import inspect
 import re
 from pathlib import Path
 
 from envkit import api
-from envkit.checks.catalog import catalog
-from tests.support import gpu_families
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "verify.md"
-BEGIN = "<!-- The table is made from envkit/checks/*/check.yaml by `python -m tests.golden --update`. -->\n"
 API_PAGE = ROOT / "docs" / "api.md"
 API = "<!-- The reference is made from envkit/api.py by `python -m tests.golden --update`. -->\n"
-END = "<!-- end of the table -->\n"
-GPUS = "<!-- The table is made from tests/support/gpu_families.py by `python -m tests.golden --update`. -->\n"
-
-
-def checks_table() -> str:
-    """Return the table of every check by its id."""
-    rows = [
-        f"| {entry.id} | {entry.title} | {entry.tier} | {entry.needs} | {entry.verifies} | {entry.counts} |"
-        for entry in sorted(catalog(), key=lambda entry: entry.id)
-    ]
-    head = ["| check | | tier | needs | verifies | counts |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def verify_page() -> bytes:
-    """Return docs/verify.md with the tables of today between their marks."""
-    return _filled(PAGE, {BEGIN: checks_table(), GPUS: gpu_families.table()})
+END = "<!-- end of the reference -->\n"
 
 
 def api_page() -> bytes:
     """Return docs/api.md with the reference of today between its marks."""
     functions = (api.resolve, api.plan, api.lock, api.read_lock, api.write_lock, api.build, api.verify)
-    return _filled(API_PAGE, {API: "\n".join([_wanted(), *map(_reference, functions)])})
-
-
-def _filled(path: Path, parts: dict[str, str]) -> bytes:
-    page = path.read_text(encoding="utf-8")
-    for begin, part in parts.items():
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(END)
-        page = f"{before}{begin}{part}{END}{after}"
-    return page.encode()
+    before, _, rest = API_PAGE.read_text(encoding="utf-8").partition(API)
+    _, _, after = rest.partition(END)
+    made = "\n".join([_wanted(), *map(_reference, functions)])
+    return f"{before}{API}{made}{END}{after}".encode()
 
 
 def _wanted() -> str:

@@ -18,6 +18,7 @@ from envkit.cli.main import COMMANDS, envkit
 from envkit.cli.schema import SCHEMAS
 from envkit.ground import errors, settings
 from envkit.verify.compare.result import REGRESSION_EXIT
+from tests.support import gpu_families
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 _NOTE = "<!-- Made from the code by `python -m tests.golden --update`. -->"
@@ -30,6 +31,10 @@ _CODES = {
     130: "Interrupted: Ctrl-C, SIGINT.",
     143: "Terminated: SIGTERM.",
 }
+_GPUS = (
+    "The limits of C10, C15 and C24 for each kind of GPU. A GPU that uses the host's memory (GB10, Jetson) has no link "
+    "and no minimum. A test judges modeled readings of a healthy and a faulty GPU of each row."
+)
 # schema -> page, title, what its rows are, the page that explains them
 _FILES = {
     "image": ("image-definition", "Image definition", "Every key of an image definition", "images.md"),
@@ -194,17 +199,26 @@ def checks() -> str:
         "the limit is away from both; `python -m benchmarks.limits` prints them as one table, with an estimate of how "
         "often a healthy machine fails."
     )
-    blocks = [about]
+    blocks = [about, _overview(), "Column counts: `yes` can fail the image, `informs` warns at most."]
     for entry in sorted(catalog(), key=lambda one: one.id):
         own = {name: row for name, row in rows.items() if name.partition(".")[0] == entry.id}
-        blocks.append(f"## {entry.id} {entry.title}")
-        blocks.append(
-            f"Verifies: {_text(entry.verifies)}. Tier `{entry.tier}`, needs `{entry.needs}`, "
-            f"about {entry.budget_s:g} s. Counts: {_text(entry.counts)}."
-        )
-        blocks += _limits(own)
+        if own:
+            blocks += [f"## {entry.id} {entry.title}", *_limits(own)]
     others = {name: row for name, row in rows.items() if name.partition(".")[0] not in {one.id for one in catalog()}}
-    return _page("Checks", *blocks, "## Limits that several checks share", *_limits(others))
+    blocks += ["## Limits that several checks share", *_limits(others)]
+    return _page("Checks", *blocks, "## Limits by GPU", _GPUS, gpu_families.table().rstrip())
+
+
+def _overview() -> str:
+    """Return the table of every check by its ID."""
+    head = ("check", "", "tier", "needs", "seconds", "verifies", "counts")
+    return _table(
+        head,
+        [
+            (one.id, _text(one.title), one.tier, one.needs, f"{one.budget_s:g}", _text(one.verifies), _text(one.counts))
+            for one in sorted(catalog(), key=lambda one: one.id)
+        ],
+    )
 
 
 def _limits(rows: Mapping[str, Threshold]) -> Iterator[str]:

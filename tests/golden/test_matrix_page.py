@@ -1,4 +1,4 @@
-"""The table of docs/matrix.md says what the resolver says."""
+"""The table of docs/reference/matrix.md says what the resolver says."""
 
 import random
 

@@ -1,6 +1,6 @@
 """GPU families as a run observes them: the link, and healthy numbers from data sheets and cited measurements.
 
-The table in docs/verify.md is generated from these rows and the thresholds, and a test judges each row.
+The table in docs/reference/checks.md is generated from these rows and the thresholds, and a test judges each row.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import yaml
 
 from envkit.cli import main
 from envkit.facts.load import load
+from tests import words
 from tests.support import documented
 from tests.support.command_lines import of_line, parsed
 
@@ -94,19 +95,19 @@ def test_every_command_is_one_that_envkit_takes(page: Path) -> None:
     if page in GUIDES:
         lines += _INLINE.findall(prose(page))
     for line in lines:
-        for words in of_line(line):
-            if words[:1] != ["COMMAND"]:
+        for typed in of_line(line):
+            if typed[:1] != ["COMMAND"]:
                 try:
-                    parsed(words)
+                    parsed(typed)
                 except click.UsageError as error:
                     pytest.fail(f"{line}: {error.format_message()}")
 
 
 def test_an_option_that_does_not_exist_would_be_noticed() -> None:
-    (words,) = of_line("cat x | envkit run train:1 --no-such-option > out # comment")
-    assert words == ["run", "train:1", "--no-such-option"]
+    (typed,) = of_line("cat x | envkit run train:1 --no-such-option > out # comment")
+    assert typed == ["run", "train:1", "--no-such-option"]
     with pytest.raises(click.UsageError, match="--no-such-option"):
-        parsed(words)
+        parsed(typed)
 
 
 RUN = [one for one in dict.fromkeys(documented.commands()) if one.state == documented.RUN]
@@ -143,3 +144,15 @@ def test_the_drivers_of_the_cuda_guide_are_those_of_the_facts() -> None:
         first = next(one for one in facts.toolkits if str(one.toolkit).startswith(f"{cuda}."))
         major = next(one for one in facts.compat if str(one.cuda_major) == cuda.partition(".")[0])
         assert (str(first.linux_min), str(major.linux_min)) == (native, minimum)
+
+
+def test_the_documentation_is_short() -> None:
+    """`python -m tests.words` prints the words of each page."""
+    assert words.written(words.counted()) <= words.LIMIT
+
+
+def test_only_pages_that_are_made_from_code_or_data_are_not_counted() -> None:
+    made = [page for page in PAGES if words.is_reference(named(page))]
+    assert len(made) >= 10
+    assert [named(page) for page in made if words.MADE not in page.read_text(encoding="utf-8")[:600]] == []
+    assert words.written({"docs/a.md": 3, "docs/reference/b.md": 5, "README.md": 2}) == 5

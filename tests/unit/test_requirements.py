@@ -1,4 +1,4 @@
-"""docs/reliability.md is what the tests' marks and the table of requirements say."""
+"""contributing/reliability.md is what the tests' marks and the table of requirements say."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The tables of docs/doctor.md, made from the knowledge base: `python -m tests.unit.doctor.page` writes them."""
+"""docs/reference/failures.md, made from the knowledge base: `python -m tests.unit.doctor.page` writes it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from pathlib import Path
 from envkit.knowledge import codes
 from envkit.knowledge.failures import Row, rows
 
-PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
-BEGIN, END = "<!-- knowledge base: begin -->", "<!-- knowledge base: end -->"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "failures.md"
+_HEAD = """# Known failures
+
+<!-- Made from the knowledge base by `python -m tests.unit.doctor.page`. -->
+
+What `envkit doctor` recognizes in logs, files, images and records. `envkit doctor --log FILE` says why each happens and
+how to fix it ([diagnosis](../doctor.md))."""
 TITLES = {
     "driver": "Driver and GPU",
     "kernels": "Kernels, cuDNN and cuBLAS",
@@ -27,18 +32,18 @@ TITLES = {
 }
 
 
-def tables() -> str:
-    """One table for each file of the knowledge base."""
+def page() -> str:
+    """Return the page: one table for each file of the knowledge base."""
     every = rows()
     assert {row.group for row in every} == set(TITLES)
     signatures = sum(len(row.signatures) for row in every)
-    parts = [f"{len(every)} failures, {signatures} signatures."]
+    parts = [f"{_HEAD} {len(every)} failures, {signatures} signatures."]
     for group, title in TITLES.items():
         parts += [
-            f"### {title}",
+            f"## {title}",
             "\n".join(["| id | what is wrong | seen as |", "|---|---|---|", *_rows(every, group)]),
         ]
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def _rows(every: tuple[Row, ...], group: str) -> list[str]:
@@ -54,13 +59,6 @@ def _shown(row: Row) -> str:
         return row.signatures[0].has.strip().replace("|", "\\|").replace("`", "'")
     named = [code for name in codes.NAMES for code in codes.table(name).codes if row in code.rows]
     return named[0].text.lower() or named[0].symbol if named else "Xid (PCI:...): N"
-
-
-def page() -> str:
-    """The whole page with its tables as they have to be."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
 
 
 if __name__ == "__main__":
