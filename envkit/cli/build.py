@@ -9,13 +9,15 @@ import click
 
 from envkit.cli.build_flags import SCHEMA, BuildFlags, build_options
 from envkit.cli.console import tell
-from envkit.cli.declare import new_command
+from envkit.cli.declare import new_command, verbosity
 from envkit.cli.options import STDOUT, deadline_of, definitions_argument, exclude, gathered
 from envkit.cli.output import FailureDocument, aligned, write_document
 from envkit.cli.record_output import ReportTarget, check_reports, publish, write_reports
 from envkit.ground.errors import EnvironmentProblem, InterruptedRun
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from envkit.cli.step_timer import StepTimer
     from envkit.engines.model import BuildOptions, BuiltImage
     from envkit.ground.progress import Reporter
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
+_LONGEST = 4  # steps in the line on the time; -v shows all
 _AGAIN = "run the same command again; finished downloads and layers are reused"
 
 
@@ -113,10 +116,12 @@ def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, fai
             raise
         keep_within(settings.get("cache_limit"), reporter)
     failure.settled = True
-    code = _publish(result, flags.document.target(), flags.reports)
-    if not quiet:
+    code = _publish(result, flags.document.target(), flags.reports, _closing(result.image, reporter))
+    if not quiet and verbosity().verbose:
         _show_times(reporter)
-        _show_next(result.image)
+    elif not quiet and result.record is None:
+        for label, text in _closing(result.image, reporter):
+            tell(f"  {label}  {text}")
     report_tags(result.tags)
     return code
 
@@ -147,7 +152,9 @@ def _show_cost(lock: Lock, reporter: Reporter) -> None:
         tell(f"  {line}")
 
 
-def _publish(result: BuildResult, target: str | None, reports: tuple[ReportTarget, ...]) -> int:
+def _publish(
+    result: BuildResult, target: str | None, reports: tuple[ReportTarget, ...], rows: Sequence[tuple[str, str]] = ()
+) -> int:
     """Write the record, the reports and the document; return the exit code of the verification.
 
     Raises:
@@ -164,7 +171,7 @@ def _publish(result: BuildResult, target: str | None, reports: tuple[ReportTarge
         code, unwritten = record.exit_code, write_reports(record, reports)
     elif record is not None:
         try:
-            code = publish(record, state_dir(), reports=reports)
+            code = publish(record, state_dir(), reports=reports, rows=rows)
         except EnvironmentProblem as error:  # raised below, after the document of the build is written
             unwritten = error
     if target is None and record is None:
@@ -214,21 +221,18 @@ def _show_times(timer: StepTimer) -> None:
         tell(f"  {line}")
 
 
-def _show_next(built: BuiltImage) -> None:
-    """Show how to run an image, and how to send one that is in the state folder elsewhere.
-
-    Building it again with another --output is fast, because all of its layers are cached.
-    """
+def _closing(built: BuiltImage, timer: StepTimer) -> list[tuple[str, str]]:
+    """Return labels and texts on what to do with an image, and on the time that it took."""
+    rows = []
     if built.pushed is None:
-        tell("run it: envkit run -- COMMAND   (envkit shell opens a shell in it)")
-    if built.pushed is not None or built.place is None or not built.place.startswith("oci:"):
-        return
-    flags = "--no-verify --output"
-    rows = [
-        ["Docker", f"{flags} docker-daemon"],
-        ["a registry", f"{flags} registry:HOST/NAME:TAG"],
-        ["a file", f"{flags} docker-archive:FILE.tar"],
-    ]
-    tell(f"image: {built.place}. To send it elsewhere, run again with:")
-    for line in aligned(rows):
-        tell(f"  {line}")
+        rows.append(("run it", "envkit run -- COMMAND"))
+    if built.pushed is None and built.place is not None and built.place.startswith("oci:"):
+        # Building it again with another --output is fast, because all of its layers are cached.
+        rows.append(
+            ("send it", "the same command with --output docker-daemon, registry:HOST/NAME:TAG or docker-archive:FILE")
+        )
+    longest = sorted(timer.rows(), key=lambda row: -row[1])[:_LONGEST]
+    rows.append(
+        ("time", f"{timer.total():.0f} s: " + ", ".join(f"{text} {seconds:.0f} s" for text, seconds in longest))
+    )
+    return rows

@@ -36,9 +36,9 @@ def reporter_for(mode: str, *, verbose: bool = False) -> Reporter:
     return Plain(sys.stderr)
 
 
-def color() -> bool:
-    """Return whether to color stdout: it is a terminal with colors, and NO_COLOR is unset or empty."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+def color(stream: TextIO | None = None) -> bool:
+    """Return whether to color a stream (default: stdout): a terminal with colors, and NO_COLOR is unset or empty."""
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def columns(stream: TextIO) -> int | None:

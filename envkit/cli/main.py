@@ -264,6 +264,7 @@ def _has_folder() -> bool:
 
 
 def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
+    from envkit.cli.console import color
     from envkit.ground.text import neutral
 
     lines = [f"error: {message}", *(f"  {line}" for line in details)]
@@ -271,7 +272,15 @@ def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
         lines += ["", f"hint: {hint}"]
     # Parts of the text may come from a registry, an image or a file (neutral), and the parser repeats what was typed,
     # which may contain a login (masked).
-    _print_error("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
+    lines = [neutral(masked(line)) for line in "\n".join(lines).split("\n")]
+    if color(sys.stderr):
+        colors = {"error:": "red", "hint:": "cyan"}
+        words = ((line, line.partition(" ")[0]) for line in lines)
+        lines = [
+            click.style(word, fg=colors[word], bold=True) + line[len(word) :] if word in colors else line
+            for line, word in words
+        ]
+    _print_error("\n".join(lines))
 
 
 def _show_causes(error: BaseException) -> None:

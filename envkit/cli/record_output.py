@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from envkit.cli.console import color, columns, tell
-from envkit.cli.declare import Section, option
+from envkit.cli.declare import Section, option, verbosity
 from envkit.cli.options import STDOUT
 from envkit.cli.output import write_document
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
@@ -27,12 +27,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def publish(
-    record: Record, state: Path | None, document: str | None = None, reports: Sequence[ReportTarget] = ()
+    record: Record,
+    state: Path | None,
+    document: str | None = None,
+    reports: Sequence[ReportTarget] = (),
+    rows: Sequence[tuple[str, str]] = (),
 ) -> int:
     """Write the record below `state`, to `document` and to `reports`; print the report and return the exit code.
 
-    A document or report whose file is "-" goes to stdout, and the printed report to stderr. The report is printed even
-    if a file cannot be written. Without `state`, the record is not kept in the state folder.
+    What is printed is brief, with `rows` at its end; with `-v` it is every check. A document or report whose file is
+    "-" goes to stdout, and the printed report to stderr. The report is printed even if a file cannot be written.
+    Without `state`, the record is not kept in the state folder.
 
     Raises:
         EnvironmentProblem: `document` or a report cannot be written.
@@ -54,7 +59,8 @@ def publish(
     data = record.to_bytes() if document == STDOUT else for_stdout(record, reports)
     to_stderr = data is not None
     width = columns(sys.stderr if to_stderr else sys.stdout) or _LOG_WIDTH
-    text = render_text(record.tree, width=width, color=color() and not to_stderr, path=file)
+    brief = not verbosity().verbose
+    text = render_text(record.tree, width=width, color=color() and not to_stderr, path=file, brief=brief, rows=rows)
     _print(text, err=to_stderr)
     if data is not None:
         _print(data, err=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,15 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, SectionCommand, new_command, option
 from envkit.cli.options import ProgressOptions, applied, gathered, group, noted, progress_options
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
+    from envkit.ground.state import LastBuilt
     from envkit.pipeline.running import Ready, RunRequest
+    from envkit.plan.model import BuildPlan
+    from envkit.verify.record import Record
 
 PRINTED = ("docker", "podman", "compose", "srun")
 _HERE = "here"  # --print without a value
@@ -26,11 +30,14 @@ _HELP = """Run a command in IMAGE (default: the image that was built last) with 
 
 \b
 envkit run -- python train.py                       the current folder is the workspace
+envkit run . -- python train.py                     the same in an image for the project in this folder
 envkit run train:1 --data /datasets -- python train.py --data /data
 envkit run                                          run the image's own command, such as Jupyter
 envkit run --print                                  print the `docker run` command instead
 
-IMAGE is a name in an engine, oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG. The workspace is mounted
+IMAGE is a name in an engine, oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG; or a definition, or a project's
+file or folder (., ./train): its image for this machine is built, verified quickly and kept until the project asks for
+another one. The workspace is mounted
 read-write at the image's working directory, data folders read-only. The root file system is read-only, /tmp is
 writable, all capabilities are dropped, and ports are published on 127.0.0.1. An image that was not built on this
 machine gets no folder unless --workspace names one, or --key names the public key of a signer of the image.
@@ -42,6 +49,7 @@ _SHELL_HELP = """Open a shell in IMAGE (default: the image that was built last),
 
 \b
 envkit shell
+envkit shell .                                      in an image for the project in this folder
 envkit shell train:1 --data /datasets
 """
 
@@ -248,8 +256,8 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
             # Keep a loaded image if the command is only printed, because the user runs it later.
             loaded = until if flags.printed is None else None
             attested = _attested(flags, reporter) if flags.key_files else None
-            request = _request(flags, opens_shell=opens_shell)
-            prepared = ready(request, settings, reporter, loaded, attested=attested)
+            request, last = own_image(_request(flags, opens_shell=opens_shell), settings, reporter)
+            prepared = ready(request, settings, reporter, loaded, attested=attested, last=last)
         if flags.printed is not None:
             click.echo(_line(flags, prepared))
             return 0
@@ -260,6 +268,62 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
         sys.stdout.flush()
         docker = settings.get("docker_cli") or "docker"
         return attach(prepared.runner, prepared.session, reporter, secrets=prepared.secrets, docker=docker)
+
+
+def own_image(request: RunRequest, settings: Settings, reporter: Reporter) -> tuple[RunRequest, LastBuilt | None]:
+    """Return a request whose image is a project as one without an image, and the project's image; others unchanged.
+
+    The image is built and verified if that was not done yet. The folder of the project becomes the workspace.
+
+    Raises:
+        VerificationError: the image failed its verification, whose report is printed to stderr.
+        EnvkitError: the image cannot be built.
+    """
+    from envkit.pipeline import project_image
+
+    if request.image is None or not project_image.is_project(request.image):
+        return request, None
+    from envkit.cli.options import load_facts
+
+    found = project_image.image_of(
+        request.image, load_facts(None), settings, reporter, lambda plan, target: _announce(plan, target, reporter)
+    )
+    if found.record is not None:
+        reporter.close()
+        _judged(found.record, request.image, is_usable=found.is_usable)
+    workspace = request.workspace or str(project_image.folder_of(request.image))
+    return replace(request, image=None, workspace=workspace), found.image
+
+
+def _announce(plan: BuildPlan, target: str, reporter: Reporter) -> None:
+    resolution = plan.resolution
+    runtime = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
+    reporter.note(f"{plan.title}: torch {resolution.torch}, {runtime}, Python {resolution.python}, {target}")
+
+
+def _judged(record: Record, name: str, *, is_usable: bool) -> None:
+    """Print the verdict on a new image in one line, or the whole report if it failed.
+
+    Raises:
+        VerificationError: it failed.
+    """
+    from envkit.cli.console import color, columns, tell
+    from envkit.ground.paths import state_dir
+    from envkit.pipeline.verification import keep_record
+    from envkit.report.reading import counted, headline
+    from envkit.report.text import render_text
+
+    file, summary = keep_record(record, state_dir()), record.tree["summary"]
+    if is_usable:
+        tell(f"{headline(summary)}: {counted(summary)} in {record.tree['run']['duration_s']:.1f} s")
+        return
+    click.echo(render_text(record.tree, width=columns(sys.stderr) or 100, color=color(), path=file), nl=False, err=True)
+    error = VerificationError(
+        f"{name}: the image failed its verification, so nothing was run",
+        hint=f"envkit run {record.tree['subject']['image']} -- COMMAND runs it all the same",
+    )
+    error.exit_code = record.exit_code
+    raise error
 
 
 def _attested(flags: RunFlags, reporter: Reporter) -> str:

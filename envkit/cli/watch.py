@@ -24,7 +24,7 @@ from envkit.cli.options import (
     noted,
 )
 from envkit.cli.output import page_option, show_table, write_document
-from envkit.cli.run import SessionOptions, WithCommand, session_options
+from envkit.cli.run import SessionOptions, WithCommand, own_image, session_options
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ _HELP = """Run a training job unchanged and report its bottleneck, with measurem
 envkit watch -- python train.py --epochs 2     run it and print the result
 envkit watch -o A.json -- torchrun ... t.py    also save the record
 envkit watch train:1 -- python train.py        the same in an image
+envkit watch . -- python train.py              in an image for the project in this folder (see envkit run)
 envkit watch --advise-only 4711                observe a running process
 envkit watch --compare A.json B.json           compare two records
 
@@ -171,9 +172,9 @@ def _run_inside(flags: WatchFlags, stdout: int | None) -> Record:
     progress = ProgressOptions(progress="auto", quiet=flags.quiet, verbose=False)
     with ExitStack() as until:
         with closing(progress.reporter()) as reporter:
-            prepared = ready(
-                flags.session.request(flags.image, flags.argv, terminal=terminal), settings, reporter, until
-            )
+            request = flags.session.request(flags.image, flags.argv, terminal=terminal)
+            request, last = own_image(request, settings, reporter)
+            prepared = ready(request, settings, reporter, until, last=last)
         if not flags.quiet:
             for line in prepared.lines:
                 click.echo(neutral(line), err=True)

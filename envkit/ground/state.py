@@ -21,9 +21,11 @@ SCHEMA = "envkit.last/1"
 NAME = "last.json"
 RECORDS = "records"
 """Folder with one file for each verification, named by its start time."""
+PROJECTS = "projects"
+"""Folder with one file for each image that was built for a project and verified, named by what it is made from."""
 BUILT = "built"
 """Folder with one file for each image that was built, named by the digits of its ID."""
-_KEPT = 1000  # built images
+_KEPT = 1000  # files of one folder
 _ID = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -31,11 +33,12 @@ _ID = re.compile(r"sha256:([0-9a-f]{64})")
 class LastBuilt:
     """The last image that was built on this machine."""
 
-    image: str  # the engine's image ID, 'sha256:...'
+    image: str  # the engine's image ID, 'sha256:...', or its place, 'oci:DIR'
     tags: tuple[str, ...]
     plan: str  # the plan's digest; the plan itself is in the plan store
     engine: str  # 'docker' | 'buildkit' | 'podman'
     built: str  # RFC 3339, UTC
+    id: str = ""  # the image ID; a place may hold another image by now
 
 
 def write_last(folder: Path, last: LastBuilt) -> Path:
@@ -44,17 +47,40 @@ def write_last(folder: Path, last: LastBuilt) -> Path:
     Raises:
         OSError: the folder cannot be written.
     """
+    path = folder / NAME
+    write_atomic(path, _data(last))
+    return path
+
+
+def write_project(folder: Path, key: str, built: LastBuilt) -> None:
+    """Write to the state folder which image is made from the inputs with this key.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    write_atomic(folder / PROJECTS / key, _data(built))
+    _keep_newest(folder / PROJECTS)
+
+
+def read_project(folder: Path, key: str) -> LastBuilt | None:
+    """Return the image that `write_project` noted for a key; None without one, or if the file is damaged."""
+    try:
+        return _last(json.loads((folder / PROJECTS / key).read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _data(built: LastBuilt) -> bytes:
     tree = {
         "schema": SCHEMA,
-        "image": last.image,
-        "tags": list(last.tags),
-        "plan": last.plan,
-        "engine": last.engine,
-        "built": last.built,
+        "image": built.image,
+        "tags": list(built.tags),
+        "plan": built.plan,
+        "engine": built.engine,
+        "built": built.built,
+        "id": built.id,
     }
-    path = folder / NAME
-    write_atomic(path, json.dumps(tree, indent=2).encode() + b"\n")
-    return path
+    return json.dumps(tree, indent=2).encode() + b"\n"
 
 
 def write_built(folder: Path, ids: Collection[str]) -> None:
@@ -65,8 +91,11 @@ def write_built(folder: Path, ids: Collection[str]) -> None:
     """
     for match in filter(None, map(_ID.fullmatch, ids)):
         write_atomic(folder / BUILT / match[1], b"")
-    files = sorted((folder / BUILT).glob("*"), key=_modified, reverse=True)
-    for old in files[_KEPT:]:
+    _keep_newest(folder / BUILT)
+
+
+def _keep_newest(folder: Path) -> None:
+    for old in sorted(folder.glob("*"), key=_modified, reverse=True)[_KEPT:]:
         old.unlink(missing_ok=True)
 
 
@@ -138,8 +167,14 @@ def _last(tree: Any) -> LastBuilt | None:
         return None
     tags = tree.get("tags")
     texts = [tree.get(name) for name in ("image", "plan", "engine", "built")]
-    if not isinstance(tags, list) or not all(isinstance(item, str) for item in (*tags, *texts)):
+    ident = tree.get("id", "")  # files from before it was noted have none
+    if not isinstance(tags, list) or not all(isinstance(item, str) for item in (*tags, *texts, ident)):
         return None
     return LastBuilt(
-        image=tree["image"], tags=tuple(tags), plan=tree["plan"], engine=tree["engine"], built=tree["built"]
+        image=tree["image"],
+        tags=tuple(tags),
+        plan=tree["plan"],
+        engine=tree["engine"],
+        built=tree["built"],
+        id=ident,
     )

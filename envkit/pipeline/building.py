@@ -66,7 +66,9 @@ class BuildRequest:
     locked: str | None = None  # the lock file; None = envkit.lock if it fits, else a new lock
     no_lock: bool = False  # conda and pip solve during the build
     lock_command: str = "envkit lock"  # writes the lock of this request; for hints
+    folder: Path = Path()  # its envkit.lock is used if it fits
     verify: bool = True
+    tier: str | None = None  # of the verification; None = the plan's
     allow_cpu: bool = False  # a CUDA image passes without a GPU
 
 
@@ -222,8 +224,11 @@ def build(
     plan, lock, old = request.plan, None, None
     copying.check_files(plan)  # reports missing files before anything is downloaded
     if not request.no_lock:
-        plan, old = choosing.plan_for(request.asked or plan, Path(request.locked or FILE))
-        lock = locking.existing_lock(plan, request.locked, request.options.base, request.lock_command, reporter)
+        file = Path(request.locked or request.folder / FILE)
+        plan, old = choosing.plan_for(request.asked or plan, file)
+        lock = locking.existing_lock(
+            plan, file, request.options.base, request.lock_command, reporter, named=request.locked is not None
+        )
     require_lock(lock, request)
     with deadline.holds():
         builder = choose_builder(request, reporter)
@@ -298,7 +303,9 @@ def build_and_verify(
     name, engine = name_and_engine(image)
     verify_options = Options(allow_cpu=request.allow_cpu, argv=tuple(sys.argv))
     with pushing.tag_explained(image, options), exclusive(), contextlib.ExitStack() as until:
-        to_verify = VerifyRequest(image=name, options=verify_options, plan=plan, engine=engine, built=True)
+        to_verify = VerifyRequest(
+            image=name, options=verify_options, plan=plan, engine=engine, tier=request.tier, built=True
+        )
         return image, verify(subject_of(to_verify, request.settings, reporter, until), reporter)
 
 
@@ -310,14 +317,20 @@ def keep_inputs(plan: BuildPlan, lock: Lock | None, state: Path) -> None:
             store_lock(state, lock)
 
 
+def last_of(plan: BuildPlan, built: BuiltImage) -> LastBuilt:
+    """Return what the state folder keeps of an image that was built now."""
+    image, engine = name_and_engine(built)
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now, id=built.id)
+
+
 def _remember(plan: BuildPlan, built: BuiltImage, reporter: Reporter) -> None:
     """Report the built image, and save its plan and name for `envkit verify`."""
-    state, now = state_dir(), dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    state, last = state_dir(), last_of(plan, built)
     try:
         store_plan(state, plan)
-        image, engine = name_and_engine(built)
-        write_built(state, (built.id, image))
-        write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
+        write_built(state, (built.id, last.image))
+        write_last(state, last)
     except OSError as error:
         reporter.note(
             f"the image was not recorded as the last one built ({error.filename}: {error.strerror}); "

@@ -23,7 +23,7 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, LockError
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Within
 from envkit.lock import base as bases
-from envkit.lock.model import FILE, UNSEALED
+from envkit.lock.model import UNSEALED
 from envkit.lock.places import python_index
 from envkit.lock.request import request_of, require_fit
 from envkit.lock.solve import NO_SOURCES, Options, lock_plan
@@ -92,23 +92,25 @@ def places_of(plan: BuildPlan, settings: Settings) -> Places:
     return lock_places(plan, settings.mirrors(), python_index=python_index(os.environ))
 
 
-def existing_lock(plan: BuildPlan, file: str | None, base: str, command: str, reporter: Reporter) -> Lock | None:
-    """Return the named lock, or the `envkit.lock` of this folder if it fits; None if a new one has to be solved.
+def existing_lock(
+    plan: BuildPlan, path: Path, base: str, command: str, reporter: Reporter, *, named: bool
+) -> Lock | None:
+    """Return the named lock, or the `envkit.lock` of a folder if it fits; None if a new one has to be solved.
 
     Args:
         plan: the plan to build.
-        file: the value of `--locked`.
+        path: the lock.
         base: the value of `--base`.
         command: the `envkit lock` command of this request, for hints.
         reporter: receives which lock is used, or why one is not.
+        named: the user named the file.
 
     Raises:
         LockError: the named file is missing or is for another request.
         UsageError: a lock cannot be read.
         IntegrityError: an artifact in it has no SHA-256.
     """
-    path = Path(file or FILE)
-    if file is None and not path.is_file():
+    if not named and not path.is_file():
         return None
     try:
         lock = read_lock(path)
@@ -119,7 +121,7 @@ def existing_lock(plan: BuildPlan, file: str | None, base: str, command: str, re
         check_base(lock, base)
     except LockError as error:
         # An `envkit.lock` that was not named may be for another image. A damaged one is an error all the same.
-        if file is not None:
+        if named:
             raise
         reporter.note(f"lock: {error.message}; solving a new one that keeps its versions ({command} writes it)")
         return None

@@ -82,11 +82,12 @@ def ready(
     until: ExitStack | None = None,
     *,
     attested: str | None = None,
+    last: LastBuilt | None = None,
 ) -> Ready:
     """Find the image and its runner, and prepare the session.
 
     An image that podman loads from a file is removed from its storage when `until` closes; with None it stays there.
-    `attested` is the ID of the image that a key of the user's attests.
+    `attested` is the ID of the image that a key of the user's attests; `last` is the image for a request without one.
 
     Raises:
         EngineError: the image does not exist.
@@ -95,7 +96,8 @@ def ready(
         UsageError: no image is named and none was built here, or an option is invalid.
     """
     state = paths.state_dir()
-    last = read_last(state, command="run") if request.image is None else None
+    if request.image is None and last is None:
+        last = read_last(state, command="run")
     runner, target = _runner(request, last, settings, reporter, until)
     facts = runner.inspect(target)
     ident = str(facts["id"])

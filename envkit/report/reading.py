@@ -115,7 +115,8 @@ def ran_by(run: Tree) -> list[str]:
     facts = [f"runner {run['runner']}"]
     if isolation.get("level") not in (None, "strong"):
         missing = ", ".join(str(part) for part in isolation.get("missing") or ())
-        facts.append(f"isolation: {isolation['level']}: {run['runner']} (missing: {missing or 'nothing'})")
+        level = "no" if isolation["level"] == "none" else isolation["level"]
+        facts.append(f"{level} isolation" + (f" (without {missing})" if missing else ""))
     return [clean(fact) for fact in facts]
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from envkit.checks.reading import Tree
 from envkit.ground.text import cells, clean, fitted
-from envkit.report.measured import BUSY, sheets
+from envkit.report.measured import BUSY, measured, sheets
 from envkit.report.reading import (
+    NOT_PROMISED,
     by_check,
     code_of,
     counted,
@@ -41,6 +42,7 @@ STYLES = {
 }
 MIN_WIDTH = 40  # columns; lines stay that long on a narrower terminal
 _MB = 1e6
+_LOADER = "C12"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,26 @@ class Span:
 Line = tuple[Span, ...]
 
 
-def render_text(record: Mapping[str, Any], *, width: int = 80, color: bool = False, path: str | None = None) -> str:
+def render_text(
+    record: Mapping[str, Any],
+    *,
+    width: int = 80,
+    color: bool = False,
+    path: str | None = None,
+    brief: bool = False,
+    rows: Sequence[tuple[str, str]] = (),
+) -> str:
     """Return a record (`envkit.verify/1`) as text of at most `width` columns, with a final newline.
 
-    `path` is the path of the record, for the last line.
+    Args:
+        record: the record.
+        width: in columns.
+        color: use colors of a terminal.
+        path: of the record, for the last line.
+        brief: findings other than PASS in full, and about ten lines on the rest; else everything.
+        rows: further labels and texts at the end of the brief form.
     """
-    lines = report_lines(record, width=width, path=path)
+    lines = brief_lines(record, rows, width=width, path=path) if brief else report_lines(record, width=width, path=path)
     if not color:
         return "\n".join(plain(line) for line in lines) + "\n"
     return _colored(lines)
@@ -96,6 +112,39 @@ def report_lines(record: Tree, *, width: int, path: str | None = None) -> list[L
         (),
         *_foot(record, path, width),
     ]
+
+
+def brief_lines(record: Tree, rows: Sequence[tuple[str, str]], *, width: int, path: str | None = None) -> list[Line]:
+    """Lay out what needs attention, and then the verdict with about ten lines; `rows` are labels and texts."""
+    checks: Sequence[Tree] = record["checks"]
+    summary, run, subject = record["summary"], record["run"], record["subject"]
+    bad = [check for group in by_check(checks).values() if wrong(group) for check in group]
+    lines = _checks(bad, width)[2:] if bad else []
+    lines += _stderr(run, width) if bad else []
+    lines += [()] if lines else []
+    name, image = title_of(record)
+    outcome = f"{name or image}: {counted(summary)}. Exit code {summary['exit_code']}."
+    lines += wrapped(outcome, width, first=f"{headline(summary)}  ", rest="  ", first_style=str(summary["verdict"]))
+    for reason in summary["reasons"]:
+        lines += wrapped(reason["message"], width, first=f"  {reason['code']}: ", rest="    ")
+        if reason.get("advice"):
+            lines += wrapped(reason["advice"], width, first="    -> ")
+    size = f", {subject['size_bytes'] / _MB:.0f} MB" if subject.get("size_bytes") else ""
+    shown = [("image", f"{image}{size}"), ("inside", ", ".join(environment(record["env"])))]
+    shown.append(("run", ", ".join([f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"])))
+    loader = next((found.sheets for entry, found in measured(checks) if entry.id == _LOADER), ())
+    shown += [("loader", note) for sheet in loader[:1] for note in sheet.notes[:1]]
+    skipped = {key: ids for key, ids in not_checked(checks).items() if key[1] != NOT_PROMISED}
+    if skipped:
+        count = sum(len(ids) for ids in skipped.values())
+        (_, message), ids = max(skipped.items(), key=lambda item: len(item[1]))
+        most = f"{len(ids)} of them: " if len(skipped) > 1 else ""
+        shown.append(("left out", f"{count} {'finding' if count == 1 else 'findings'}: {most}{message}"))
+    shown += [*rows, ("more", "-v shows every check; envkit verify --report html=report.html writes a page")]
+    column = max(len(label) for label, _ in shown) + 2
+    for label, text in shown:
+        lines += wrapped(text, width, first=f"  {label.ljust(column)}", first_style="dim") if text else []
+    return [*lines, *_kept(path, width)]
 
 
 def _head(record: Tree, width: int) -> list[Line]:
@@ -211,10 +260,12 @@ def _foot(record: Tree, path: str | None, width: int) -> list[Line]:
     verdict = str(summary["verdict"])
     outcome = f"{counted(summary)}. Exit code {summary['exit_code']}."
     lines = wrapped(outcome, width, first=f"{headline(summary)}  ", rest="  ", first_style=verdict)
-    if path:
-        # On one line, however long, so that it can be copied; 8 is the length of `record: `.
-        lines += wrapped(path, max(width, cells(path) + 8), first="record: ")
-    return lines
+    return [*lines, *_kept(path, width)]
+
+
+def _kept(path: str | None, width: int) -> list[Line]:
+    # On one line, however long, so that it can be copied; 8 is the length of `record: `.
+    return wrapped(path, max(width, cells(path) + 8), first="record: ") if path else []
 
 
 def plain(line: Line) -> str:

@@ -1,4 +1,5 @@
 import errno
+import re
 import signal
 
 import click
@@ -143,3 +144,18 @@ def test_foreign_words_in_an_error_steer_no_terminal(capsys: pytest.CaptureFixtu
     error = UsageError("a\x1b[2J\x1b[Hb\x9bc", hint="d\u202ee", details=("f\x1b]0;title\x07g", "h\nover two lines"))
     assert main._explain(error) == 2
     assert capsys.readouterr().err == ("error: ab\\x9bc\n  fg\n  h\nover two lines\n\nhint: d\\x202ee\n")
+
+
+def test_errors_have_color_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main.run(["resolve", "--torch", "99"]) == 3
+    plain = capsys.readouterr().err
+    assert "\x1b" not in plain
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main.run(["resolve", "--torch", "99"]) == 3
+    colored = capsys.readouterr().err
+    assert colored.startswith("\x1b[31m\x1b[1merror:\x1b[0m no build matches")
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain

@@ -86,7 +86,7 @@ def test_an_old_file_stays_whole_where_the_new_one_cannot_be_written(capsys: pyt
     captured = capsys.readouterr()
     assert "error: --report html=file/r.html: File exists (" in captured.err
     assert "name a file in a writable folder" in captured.err
-    assert "Checks" in captured.out
+    assert ". Exit code " in captured.out
     assert Path("file").read_text() == "kept"
     assert Path("r.md").exists()
 

@@ -47,7 +47,8 @@ def test_without_image_the_one_built_last_is_verified(runner: Replay, capsys: py
     built(CPU)
     assert run(["verify", "--progress", "quiet"]) == 6
     out = capsys.readouterr().out
-    assert out.startswith("ERROR  train  sha256:cccc")
+    assert out.startswith("ERROR  train: ")
+    assert "image     sha256:cccc" in out
     assert runner.spec["plan"] == CPU.digest
     kept = Path(out.rstrip().rsplit("record: ", 1)[1])
     assert json.loads(kept.read_bytes())["summary"]["exit_code"] == 6
@@ -97,7 +98,7 @@ def test_a_record_that_cannot_be_written_is_an_error_after_the_report(
     (tmp_path / "file").write_text("x")
     assert run(["verify", "img", "-o", str(tmp_path / "file" / "r.json"), "--progress", "quiet"]) == 9
     captured = capsys.readouterr()
-    assert "Checks" in captured.out
+    assert "Exit code 6." in captured.out
     assert captured.err.startswith(f"error: -o {tmp_path}/file/r.json: ")
 
 

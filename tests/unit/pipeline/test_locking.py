@@ -17,7 +17,7 @@ from envkit.ground import settings
 from envkit.ground.errors import IntegrityError, LockError
 from envkit.ground.progress import Silent
 from envkit.lock import base as bases
-from envkit.lock.model import Lock, LockedBase
+from envkit.lock.model import FILE, Lock, LockedBase
 from envkit.lock.solve import NO_SOURCES, Options, Sources
 from envkit.lock.store import digest_of, to_text, write_lock
 from envkit.pipeline import locking, sources
@@ -78,14 +78,14 @@ def test_a_new_lock_prefers_the_sources_and_builders_of_the_old_one(
 
 def test_without_a_file_there_is_no_lock_to_take() -> None:
     notes = Heard()
-    assert existing_lock(shipped_plan("cpu"), None, "auto", COMMAND, notes) is None
+    assert existing_lock(shipped_plan("cpu"), Path(FILE), "auto", COMMAND, notes, named=False) is None
     assert notes.notes == []
 
 
 def test_the_lock_of_this_folder_is_taken_where_it_fits_and_said() -> None:
     plan, notes = shipped_plan("cpu"), Heard()
     write_lock(Path("envkit.lock"), locked_conda(plan))
-    assert existing_lock(plan, None, "auto", COMMAND, notes) == locked_conda(plan)
+    assert existing_lock(plan, Path(FILE), "auto", COMMAND, notes, named=False) == locked_conda(plan)
     assert notes.notes == ["lock: envkit.lock"]
 
 
@@ -93,13 +93,13 @@ def test_the_lock_of_this_folder_is_left_alone_where_it_does_not_fit() -> None:
     plan, notes = shipped_plan("cpu"), Heard()
     write_lock(Path("envkit.lock"), locked_conda(plan))
     other = replace(plan, conda=(*plan.conda, "scipy"))
-    assert existing_lock(other, None, "auto", COMMAND, notes) is None
+    assert existing_lock(other, Path(FILE), "auto", COMMAND, notes, named=False) is None
     (note,) = notes.notes
     assert note.startswith(
         "lock: envkit.lock is stale: conda: nothing in the lock, scipy requested; solving a new one that keeps"
     )
     assert COMMAND in note
-    assert existing_lock(plan, None, "debian:trixie", COMMAND, notes) is None
+    assert existing_lock(plan, Path(FILE), "debian:trixie", COMMAND, notes, named=False) is None
 
 
 def test_a_named_lock_that_does_not_fit_is_refused_with_every_difference() -> None:
@@ -108,10 +108,11 @@ def test_a_named_lock_that_does_not_fit_is_refused_with_every_difference() -> No
     with pytest.raises(LockError, match=r"own\.lock is stale: channels: nothing in the lock, own requested") as caught:
         existing_lock(
             replace(plan, conda=(*plan.conda, "scipy"), channels=("own", *plan.channels)),
-            "own.lock",
+            Path("own.lock"),
             "auto",
             COMMAND,
             Heard(),
+            named=True,
         )
     assert caught.value.details == ("conda: nothing in the lock, scipy requested",)
     assert caught.value.hint == COMMAND
@@ -122,18 +123,18 @@ def test_a_base_that_is_not_the_locks_is_refused() -> None:
     lock = locked_conda(plan)
     write_lock(Path("own.lock"), lock)
     with pytest.raises(LockError, match=r"--base debian:trixie is not the base of the lock, docker\.io/library/deb"):
-        existing_lock(plan, "own.lock", "debian:trixie", COMMAND, Heard())
+        existing_lock(plan, Path("own.lock"), "debian:trixie", COMMAND, Heard(), named=True)
     for same in ("auto", plan.base, f"{plan.base}@{lock.base.digest}"):
-        assert existing_lock(plan, "own.lock", same, COMMAND, Heard()) == lock
+        assert existing_lock(plan, Path("own.lock"), same, COMMAND, Heard(), named=True) == lock
     write_lock(Path("own.lock"), replace(lock, base=LockedBase(kind="none", reference="none")))
-    assert existing_lock(plan, "own.lock", "debian:trixie", COMMAND, Heard()) is not None
+    assert existing_lock(plan, Path("own.lock"), "debian:trixie", COMMAND, Heard(), named=True) is not None
 
 
 def test_a_lock_here_that_is_damaged_is_told_and_not_passed_over() -> None:
     plan = shipped_plan("cpu")
     Path("envkit.lock").write_text(to_text(locked_conda(plan)).replace("1" * 64, ""))
     with pytest.raises(IntegrityError, match=r"envkit\.lock: conda\[0\] \(numpy\)\.sha256: missing"):
-        existing_lock(plan, None, "auto", COMMAND, Heard())
+        existing_lock(plan, Path(FILE), "auto", COMMAND, Heard(), named=False)
 
 
 @pytest.mark.parametrize(

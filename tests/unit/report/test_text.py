@@ -185,3 +185,21 @@ def test_columns_are_aligned() -> None:
 
 def test_clean_text_is_one_line() -> None:
     assert clean("a\x1b[31m\n b\t c") == "a [31m b c"
+
+
+def test_the_brief_form_has_what_failed_in_full_and_the_rest_in_a_few_lines() -> None:
+    skipped = {"reason_code": "NO_GPU", "message": "no GPU here"}
+    checks = (
+        *(check(f"C{number:02}") for number in range(1, 20)),
+        check("C20", "FAIL", reason_code="WRONG", message="it is wrong", advice=["Repair it."]),
+        *(check(f"C{number}", "SKIP", **skipped) for number in range(30, 40)),
+    )
+    made = record(*checks, verdict="FAIL", exit_code=6)
+    lines = render_text(made, path="/state/r.json", brief=True, rows=[("run it", "envkit run")]).splitlines()
+    assert len(lines) <= 4 + 10  # the finding, and the rest
+    assert [line for line in lines[:3] if "WRONG: it is wrong" in line or "-> Repair it." in line] == lines[1:3]
+    assert "FAIL  train: 1 failed, 19 passed, 10 skipped. Exit code 6." in lines
+    assert "  left out  10 findings: no GPU here" in lines
+    assert "  run it    envkit run" in lines
+    assert lines[-1] == "record: /state/r.json"
+    assert not any("C05" in line for line in lines)
