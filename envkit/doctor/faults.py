@@ -1,7 +1,7 @@
 """The lines of a log that look like failures and match no row of the knowledge base, kept in their order.
 
-Of a traceback, its exception is kept. Memory is bounded: of sure and of weak signs the first and the last lines are
-kept, and the others are counted.
+Of a traceback, its exception is kept, and the line of the user's code that it comes from. Memory is bounded: of sure
+and of weak signs the first and the last lines are kept, and the others are counted.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from envkit.doctor import shapes
+from envkit.doctor import tracebacks
 from envkit.doctor.logtext import unprefixed
 from envkit.doctor.model import Evidence
 from envkit.doctor.shapes import Sign
+from envkit.doctor.tracebacks import Traceback
 from envkit.knowledge.failures import NEAR
 
 _KEPT = 4  # of each kind, this many first lines and as many last ones
+_MOST_ORIGINS = 8 * _KEPT
 RawLine = tuple[int, str]  # number and text
 
 
@@ -42,6 +44,9 @@ class Faults:
     _weak: _Kept = field(default_factory=_Kept)
     heads: list[RawLine] = field(default_factory=list)
     """Of tracebacks whose exception was not yet read."""
+    origins: dict[int, str] = field(default_factory=dict)
+    """Where exceptions come from, by their line in the log; of those that are kept."""
+    _frames: Traceback | None = None  # of the only open traceback
 
     def _is_in_traceback(self, number: int) -> bool:
         """Return whether a line may belong to a traceback; the heads of older ones are kept as lines of their own."""
@@ -51,22 +56,34 @@ class Faults:
 
     def read(self, number: int, line: str, sign: Sign, *, known: bool) -> None:
         """Take a line with its sign. `known` lines match a row: they end a traceback, and are not kept."""
-        if shapes.HEAD in line:
+        if tracebacks.HEAD in line:
             # Ranks may print their tracebacks at the same time; a few heads are enough.
             if len(self.heads) == _KEPT:
                 self._sure.add(self.heads.pop(0))
+            self._frames = None if self.heads else Traceback()
             self.heads.append((number, line))
             return
         if self._is_in_traceback(number):
             text = unprefixed(line)
+            if self._frames is not None:
+                self._frames.read(text)
             if text[:1].isspace():  # a source line, which may quote the message
                 return
-            if shapes.may_be_raised(text):
+            if tracebacks.may_be_raised(text):
                 self.heads.pop(0)
                 sign = Sign.SURE
+                if self._frames is not None and not known:
+                    self._keep_origin(number, self._frames.origin)
         if known or sign is Sign.NONE:
             return
         (self._sure if sign is Sign.SURE else self._weak).add((number, line))
+
+    def _keep_origin(self, number: int, origin: str) -> None:
+        if origin:
+            self.origins[number] = origin
+        if len(self.origins) > _MOST_ORIGINS:
+            kept = {line for line, _ in self._sure.lines()}
+            self.origins = {line: place for line, place in self.origins.items() if line in kept or line == number}
 
     def add(self, lines: Iterable[Evidence]) -> None:
         """Take the lines of a known failure that the log does not bear out."""

@@ -155,6 +155,7 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
         facts.append(("not read", f"{result.skipped / 1e6:,.1f} MB in the middle of very long lines"))
     facts += [(f"line {evidence.line}", evidence.text) for evidence in unknown]
     if verdict is Verdict.UNKNOWN:
+        facts += _raised(result, unknown)
         facts += _printed_by([*unknown, *(evidence for found in findings for evidence in found.evidence)])
     if result.faults.left_out:
         facts.append(("more lines", f"{result.faults.left_out:,} other lines that look like failures are not shown"))
@@ -169,6 +170,22 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
         conclusion=_conclusion(verdict, findings, unknown, result, last),
         verdict=verdict,
     )
+
+
+def _first(result: ScanResult, unknown: Sequence[Evidence]) -> Evidence:
+    """Return the first line that surely shows the failure, or the first one."""
+    sure = set(result.faults.sure())
+    return next((evidence for evidence in unknown if evidence.line in sure), unknown[0])
+
+
+def _raised(result: ScanResult, unknown: Sequence[Evidence]) -> Iterator[tuple[str, str]]:
+    """Yield where the exceptions come from in the user's code, and what exceptions of Python mean."""
+    for evidence in unknown:
+        origin = result.faults.origins.get(evidence.line or 0)
+        if origin is not None:
+            yield f"line {evidence.line} raised", origin
+    found = {one.name: one.means for evidence in unknown if (one := programs.exception_in(evidence.text)) is not None}
+    yield from found.items()
 
 
 def _printed_by(lines: Iterable[Evidence]) -> Iterator[tuple[str, str]]:
@@ -219,7 +236,11 @@ def _conclusion(
         return f"{findings[0].title} (line {findings[0].evidence[0].line})"
     if verdict is Verdict.UNKNOWN and unknown:
         sure = set(result.faults.sure())
-        first = next((evidence for evidence in unknown if evidence.line in sure), unknown[0])
+        first = _first(result, unknown)
+        origin = result.faults.origins.get(first.line or 0)
+        if origin is not None:
+            raised = first.text[:_QUOTE]
+            return f"the program raised {raised} {origin}, and envkit knows no further cause (line {first.line})"
         verb = "shows" if first.line in sure else "may show"
         return f"the log {verb} a failure that envkit does not recognize (line {first.line})"
     if verdict is Verdict.UNKNOWN:

@@ -14,6 +14,8 @@ import re
 from enum import IntEnum
 
 from envkit.doctor import locales
+from envkit.knowledge import programs
+from envkit.knowledge.programs import FAILED, RUNS, WELL
 
 WORDS = (
     "error", "exception", "fatal", "panic", "kill", "abort", "traceback", "command not found", "terminate",
@@ -26,10 +28,6 @@ WORDS = (
     ": line ", "sh: ", "没有那个文件", *(text.lower() for text in locales.ALL),
 )  # fmt: skip
 """A line without one of these shows no failure by its words, unless it has the shape of an exception's name."""
-
-
-from envkit.knowledge import programs  # noqa: E402 - the words above need no table
-from envkit.knowledge.programs import FAILED, RUNS, WELL  # noqa: E402
 
 
 class Sign(IntEnum):
@@ -153,9 +151,7 @@ _DENIED = re.compile(
     r"|\b(?:of|for) (?:epoch|fold|stage|step)\b",
     re.IGNORECASE,
 )
-_RAISED = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:: |:?$)")
 _DOTTED = re.compile(r"(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{0,60}: \S")
-HEAD = "Traceback (most recent call last)"
 
 
 def sign(text: str) -> Sign:
@@ -188,11 +184,6 @@ def quoted(text: str) -> bool:
 def is_good_end(text: str) -> bool:
     """Return whether a line says that a job ended well or runs."""
     return _GOOD.search(text) is not None and _DENIED.search(text) is None
-
-
-def may_be_raised(text: str) -> bool:
-    """Return whether a line may be the exception of a traceback; `text` still has its indentation."""
-    return _RAISED.match(text) is not None
 
 
 def may_name_exception(text: str) -> bool:

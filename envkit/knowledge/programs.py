@@ -1,4 +1,4 @@
-"""What schedulers, engines and tools print: the states of jobs, and which tool a line is from."""
+"""What schedulers, engines and tools print: states of jobs, which tool a line is from, the exceptions of Python."""
 
 from __future__ import annotations
 
@@ -42,6 +42,30 @@ class Tool:
     prefix: str
     what: str
     source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonException:
+    """An exception that Python itself defines."""
+
+    name: str
+    means: str
+
+
+@cache
+def exceptions() -> dict[str, PythonException]:
+    """Return the exceptions by name.
+
+    Raises:
+        UsageError: the file is invalid.
+    """
+    listed = _tree("exceptions.yaml")["exceptions"]
+    return {entry["name"]: PythonException(name=entry["name"], means=entry["means"]) for entry in listed}
+
+
+def exception_in(text: str) -> PythonException | None:
+    """Return the exception that a line begins with: `KeyError: 'lr'`; None for those of libraries."""
+    return exceptions().get(text.partition(":")[0])
 
 
 @cache

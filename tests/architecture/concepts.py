@@ -22,6 +22,7 @@ CONCEPTS = {
     "NVIDIA hook": _ROWS,
     "states": _PROGRAMS,
     "tools": _PROGRAMS,
+    "exceptions": _PROGRAMS,
 }
 VERBS = {
     "envkit.doctor.logs": "doctor --log",
@@ -43,6 +44,7 @@ EXPECTED = {
     **dict.fromkeys(("compile failures", "NVIDIA hook"), _ERRORS),
     "states": {"doctor --log"},
     "tools": {"doctor --log"},
+    "exceptions": {"doctor --log"},
 }
 
 

@@ -25,9 +25,11 @@ TITLES = {
     "training": "Training code",
     "distributed": "Multi-process training",
     "resolvers": "Choosing packages: uv, Poetry, pixi, pip, conda",
+    "packages": "Installers: pip, uv, Poetry, pixi, conda",
     "extensions": "Compiling extensions and drivers",
     "jobs": "Schedulers, launchers and networks",
     "programs": "Programs, checkpoints, model hubs",
+    "models": "Loading and serving models",
     "ends": "Final errors",
 }
 

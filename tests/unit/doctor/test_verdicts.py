@@ -194,7 +194,7 @@ def test_a_weak_sign_does_not_outweigh_a_good_end() -> None:
 def test_an_exception_of_any_name_ends_its_traceback() -> None:
     head = 'Traceback (most recent call last):\n  File "a.py", line 1\n    raise Full("error: failed")\n'
     found = diagnosed(f"{head}Full\n")
-    assert dict(found.sections[0].facts) == {"lines": "4", "line 4": "Full"}
+    assert dict(found.sections[0].facts) == {"lines": "4", "line 4": "Full", "line 4 raised": "at a.py:1"}
 
 
 def test_tracebacks_of_two_ranks_keep_both_exceptions() -> None:

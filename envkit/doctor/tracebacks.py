@@ -1,0 +1,58 @@
+"""The lines of a traceback: its head, the exception that ends it, and the user's own code that it comes from.
+
+Read are the frames of Python (`File "train.py", line 41, in main`), of IPython (`File train.py:41, in main(cfg)`,
+`Cell In[3], line 2`) and of Rich (`│ /work/train.py:41 in main │`). A frame of an installed package or of the standard
+library is not the user's. Of two tracebacks that are printed at the same time the frames cannot be told apart, so such
+exceptions have no origin.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+HEAD = "Traceback (most recent call last)"
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:: |:?$)")
+_FRAMES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\s{0,8}File \"(?P<file>[^\"\n]{1,300})\", line (?P<line>\d{1,7})(?:, in (?P<where>\S.{0,80}))?$",
+        r"File (?P<file>(?:[A-Za-z]:)?[^\s:][^:\n]{0,300}):(?P<line>\d{1,7}), in (?P<where>[\w.<>]{1,80})",
+        r"(?P<file>(?:Cell )?In ?\[\d{1,5}\]), line (?P<line>\d{1,7})(?P<where>)",
+        r"[│|] {1,2}(?P<file>(?:[A-Za-z]:)?[^\s:]{1,300}):(?P<line>\d{1,7}) in {1,80}(?P<where>[\w.<>]{1,80})",
+    )
+)
+# Installed packages, the standard library, and code without a file.
+_FOREIGN = re.compile(
+    r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib(?:64)?[\\/]python\d|[\\/]Python\d{2,3}[\\/][Ll]ib[\\/]|^<"
+    r"|[\\/]envs[\\/][^\\/]{1,80}[\\/][Ll]ib[\\/]"
+)
+_SHOWN = 120  # characters of a place, from its end
+
+
+def may_be_raised(text: str) -> bool:
+    """Return whether a line may be the exception of a traceback; `text` still has its indentation."""
+    return _RAISED.match(text) is not None
+
+
+@dataclass(slots=True)
+class Traceback:
+    """The frames that were read of one traceback."""
+
+    own: str = ""  # the innermost frame of the user's code
+    is_foreign: bool = False  # whether frames of others follow it
+
+    def read(self, text: str) -> None:
+        """Take a line of the traceback, without the prefixes of engines."""
+        match = next((found for pattern in _FRAMES if (found := pattern.match(text))), None)
+        if match is None:
+            return
+        self.is_foreign = _FOREIGN.search(match["file"]) is not None
+        if not self.is_foreign:
+            where = "" if match["where"] in (None, "", "<module>") else f" in {match['where']}"
+            self.own = f"{match['file']}:{match['line']}"[-_SHOWN:] + where
+
+    @property
+    def origin(self) -> str:
+        """Where the exception was raised, in one clause; "" if no frame is the user's."""
+        return self.own and (f"in a call at {self.own}" if self.is_foreign else f"at {self.own}")

@@ -1,0 +1,120 @@
+"""An exception that no row knows is answered with the line of the user's own code, and with no cause."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from envkit.doctor.logs import diagnose_log
+from envkit.doctor.model import Diagnosis, Verdict
+from envkit.knowledge import programs
+
+HEAD = "Traceback (most recent call last):\n"
+CPYTHON = f"""{HEAD}  File "/home/u/train.py", line 88, in <module>
+    main()
+  File "/home/u/train.py", line 41, in main
+    rate = cfg["optim"]["rate"]
+KeyError: 'rate'
+"""
+IN_A_LIBRARY = f"""{HEAD}  File "/home/u/train.py", line 88, in <module>
+    main()
+  File "/opt/conda/lib/python3.11/site-packages/zoo/cage.py", line 7, in open
+    raise ValueError("locked")
+ValueError: locked
+"""
+STANDARD_LIBRARY = f"""{HEAD}  File "/home/u/train.py", line 3, in load
+    json.load(file)
+  File "/usr/lib/python3.12/json/decoder.py", line 355, in raw_decode
+json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)
+"""
+NOTEBOOK = """KeyError                                  Traceback (most recent call last)
+Cell In[38], line 2
+      1 # the labels
+----> 2 names = labels["names"]
+
+File ~/env/lib/python3.11/site-packages/pandas/core/frame.py:4102, in DataFrame.__getitem__(self, key)
+   4101 if self.columns.nlevels > 1:
+KeyError: 'names'
+"""
+MODULE_IN_A_NOTEBOOK = """ValueError                                Traceback (most recent call last)
+File /work/data.py:12, in read(path)
+     11 def read(path):
+ValueError: empty
+"""
+RICH = """╭───────────────── Traceback (most recent call last) ─────────────────╮
+│ /home/u/train.py:41 in main                                          │
+│   40 def main():                                                     │
+│ ❱ 41     rate = cfg["rate"]                                          │
+╰──────────────────────────────────────────────────────────────────────╯
+KeyError: 'rate'
+"""
+WINDOWS = f"""{HEAD}  File "C:\\Users\\u\\train.py", line 9, in <module>
+  File "C:\\Python311\\Lib\\enum.py", line 714, in __call__
+ValueError: 7 is not a color
+"""
+
+
+def diagnosed(text: str) -> Diagnosis:
+    return diagnose_log(io.BufferedReader(io.BytesIO(text.encode())), "log")
+
+
+@pytest.mark.parametrize(
+    ("log", "place"),
+    [
+        (CPYTHON, "at /home/u/train.py:41 in main"),
+        (IN_A_LIBRARY, "in a call at /home/u/train.py:88"),
+        (STANDARD_LIBRARY, "in a call at /home/u/train.py:3 in load"),
+        (NOTEBOOK, "in a call at Cell In[38]:2"),
+        (MODULE_IN_A_NOTEBOOK, "at /work/data.py:12 in read"),
+        (RICH, "at /home/u/train.py:41 in main"),
+        (WINDOWS, "in a call at C:\\Users\\u\\train.py:9"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "[rank0]: ", "2026-05-02T10:00:00.1Z "])
+def test_the_users_line_is_named_and_no_cause(log: str, place: str, prefix: str) -> None:
+    lines = log.splitlines()
+    found = diagnosed("".join(f"{prefix}{line}\n" for line in lines))
+    facts = dict(found.sections[0].facts)
+    assert (found.verdict, found.exit_code, found.findings) == (Verdict.UNKNOWN, 5, ())
+    assert facts[f"line {len(lines)} raised"] == place
+    assert facts[lines[-1].partition(":")[0]] == programs.exceptions()[lines[-1].partition(":")[0]].means
+    assert found.conclusion == (
+        f"the program raised {lines[-1][:60]} {place}, and envkit knows no further cause (line {len(lines)})"
+    )
+
+
+def test_two_tracebacks_at_once_have_no_origin() -> None:
+    frames = ('File "a.py", line 3, in f', 'File "b.py", line 9, in g')
+    log = "".join(f"[rank{rank}]: {HEAD}" for rank in (0, 1))
+    log += "".join(f"[rank{rank}]:   {frame}\n" for rank, frame in enumerate(frames))
+    log += "".join(f"[rank{rank}]: zoo.Escaped: lion {rank}\n" for rank in (0, 1))
+    assert not [name for name, _ in diagnosed(log).sections[0].facts if name.endswith("raised")]
+
+
+def test_a_traceback_without_own_code_has_no_origin() -> None:
+    found = diagnosed(
+        f'{HEAD}  File "/env/lib/python3.11/site-packages/zoo/cage.py", line 7, in open\nValueError: locked\n'
+    )
+    assert not [name for name, _ in found.sections[0].facts if name.endswith("raised")]
+    assert found.conclusion == "the log shows a failure that envkit does not recognize (line 3)"
+
+
+def test_a_cause_comes_before_the_line_of_code() -> None:
+    found = diagnosed(CPYTHON.replace("KeyError: 'rate'", "ModuleNotFoundError: No module named 'einops'"))
+    assert (found.verdict, [one.id for one in found.findings]) == (Verdict.NAMED, ["module-missing"])
+
+
+def test_the_origins_of_many_exceptions_take_no_memory() -> None:
+    found = diagnosed(CPYTHON * 500)
+    facts = found.sections[0].facts
+    # The first and the last four are kept, each with its place.
+    assert sum(name.endswith(" raised") for name, _ in facts) == 8
+
+
+@pytest.mark.parametrize("name", programs.exceptions())
+def test_an_exception_of_python_is_explained_at_the_start_of_a_line_alone(name: str) -> None:
+    found = programs.exception_in(f"{name}: x")
+    assert found is not None
+    assert found.means
+    assert programs.exception_in(f"the {name}: x") is None
