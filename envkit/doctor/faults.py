@@ -47,6 +47,8 @@ class Faults:
     origins: dict[int, str] = field(default_factory=dict)
     """Where exceptions come from, by their line in the log; of those that are kept."""
     _frames: Traceback | None = None  # of the only open traceback
+    _without_origin: list[int] = field(default_factory=list)  # exceptions that led to the next one
+    _is_joined: bool = False  # whether the next traceback belongs to them
 
     def _is_in_traceback(self, number: int) -> bool:
         """Return whether a line may belong to a traceback; the heads of older ones are kept as lines of their own."""
@@ -56,7 +58,13 @@ class Faults:
 
     def read(self, number: int, line: str, sign: Sign, *, known: bool) -> None:
         """Take a line with its sign. `known` lines match a row: they end a traceback, and are not kept."""
+        if tracebacks.joins(line):
+            self._is_joined = True
+            return
         if tracebacks.HEAD in line:
+            if not self._is_joined:
+                self._without_origin.clear()
+            self._is_joined = False
             # Ranks may print their tracebacks at the same time; a few heads are enough.
             if len(self.heads) == _KEPT:
                 self._sure.add(self.heads.pop(0))
@@ -80,7 +88,10 @@ class Faults:
 
     def _keep_origin(self, number: int, origin: str) -> None:
         if origin:
-            self.origins[number] = origin
+            self.origins |= dict.fromkeys((number, *self._without_origin), origin)
+            self._without_origin.clear()
+        elif len(self._without_origin) < _KEPT:
+            self._without_origin.append(number)
         if len(self.origins) > _MOST_ORIGINS:
             kept = {line for line, _ in self._sure.lines()}
             self.origins = {line: place for line, place in self.origins.items() if line in kept or line == number}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from typing import TYPE_CHECKING
 
-from envkit.doctor import locales, shapes
+from envkit.doctor import locales, shapes, tracebacks
 from envkit.doctor.faults import Faults
 from envkit.doctor.logtext import Piece, pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity, Verdict
@@ -126,6 +126,7 @@ class _Shape:
     sign: shapes.Sign
     may_have_code: bool  # an exit code
     may_name: bool  # an error code of a library, or a variable that hides GPUs
+    joins: bool = False  # two tracebacks
 
 
 _PLAIN_SHAPE = _Shape((), shapes.Sign.NONE, may_have_code=False, may_name=False)
@@ -174,8 +175,9 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
 
 def _first(result: ScanResult, unknown: Sequence[Evidence]) -> Evidence:
     """Return the first line that surely shows the failure, or the first one."""
-    sure = set(result.faults.sure())
-    return next((evidence for evidence in unknown if evidence.line in sure), unknown[0])
+    numbers = set(result.faults.sure())
+    sure = [evidence for evidence in unknown if evidence.line in numbers]
+    return next((evidence for evidence in sure if not tracebacks.is_passed_on(evidence.text)), (sure or unknown)[0])
 
 
 def _raised(result: ScanResult, unknown: Sequence[Evidence]) -> Iterator[tuple[str, str]]:
@@ -263,7 +265,7 @@ def scan(file: BufferedReader) -> ScanResult:
             sign = shape.sign
             if shape.may_have_code and shapes.has_exit_code(plain(line)):
                 sign = shapes.Sign.SURE
-            if sign or result.faults.heads:
+            if sign or shape.joins or result.faults.heads:
                 result.faults.read(number, line, sign, known=is_known)
     result.faults.finish()
     result.drop_unsupported()
@@ -377,8 +379,9 @@ class _Shapes:
             shapes.sign(plain(line)),
             may_have_code=any(word in low for word in _CODES),
             may_name=codes.may_name(line) or any(word in low for word in variables.literals()),
+            joins=tracebacks.joins(low),
         )
-        says = found.sign or found.may_have_code or found.may_name or self._index.tests(literals)
+        says = found.sign or found.may_have_code or found.may_name or found.joins or self._index.tests(literals)
         return found if says else None
 
 

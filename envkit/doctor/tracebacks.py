@@ -2,8 +2,8 @@
 
 Read are the frames of Python (`File "train.py", line 41, in main`), of IPython (`File train.py:41, in main(cfg)`,
 `Cell In[3], line 2`) and of Rich (`│ /work/train.py:41 in main │`). A frame of an installed package or of the standard
-library is not the user's. Of two tracebacks that are printed at the same time the frames cannot be told apart, so such
-exceptions have no origin.
+library is not the user's. An exception whose frames are all of others has the place of the one that it led to. Of two
+tracebacks that are printed at the same time the frames cannot be told apart, so such exceptions have no origin.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import re
 from dataclasses import dataclass
 
 HEAD = "Traceback (most recent call last)"
+# Between the tracebacks of an exception and of the one that it led to.
+_JOINED = ("the above exception was the direct cause of", "during handling of the above exception")
+# The exception of a worker, raised again in the main process: its own traceback follows.
+_PASSED_ON = re.compile(r"^[\w.]{1,80}: Caught \w{1,60} in (?:DataLoader worker|pin memory thread|replica) ")
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:: |:?$)")
 _FRAMES = tuple(
     re.compile(pattern)
@@ -33,6 +37,17 @@ _SHOWN = 120  # characters of a place, from its end
 def may_be_raised(text: str) -> bool:
     """Return whether a line may be the exception of a traceback; `text` still has its indentation."""
     return _RAISED.match(text) is not None
+
+
+def joins(line: str) -> bool:
+    """Return whether a line says that the traceback after it belongs to the one before it."""
+    low = line.lower()
+    return any(text in low for text in _JOINED)
+
+
+def is_passed_on(text: str) -> bool:
+    """Return whether an exception only repeats one of another process, whose traceback follows."""
+    return _PASSED_ON.match(text) is not None
 
 
 @dataclass(slots=True)

@@ -117,7 +117,7 @@ def xid(number: int) -> Code:
 
 def may_name(line: str) -> bool:
     """Return whether a line, or one that differs from it only in digits, may name a code."""
-    if any(pattern.search(line) for pattern in (_XID, _SYMBOL, _CUDA, _NUMBERED, _NVML, _NCCL)):
+    if any(pattern.search(line) for pattern in (_XID, _SYMBOL, _CUDA, _LOCATED, _NUMBERED, _NVML, _NCCL)):
         return True
     low = _DIGIT.sub("0", line.lower())
     return any(_DIGIT.sub("0", text) in low for text, _ in _alone())
@@ -138,16 +138,20 @@ def asked(line: str) -> str | None:
 
 
 _WORDS = ("nvml", "cuda e", "cuda f", "cuda r", "cuda d", "cudaerror", "cuda_error_", "cudnn_status_", "nccl", "xid (",
-          "error ", "device handle")  # fmt: skip
+          "error ", "error [cuda]", " in file ", "device handle")  # fmt: skip
 _DIGIT = re.compile(r"[0-9]")
 _XID = re.compile(r"Xid \((?:PCI:)?[0-9a-fA-F:.]{4,20}\): (\d{1,3})\b")
 _SYMBOL = re.compile(r"\b(?:NVML_ERROR_[A-Z_]{2,40}|cudaError[A-Z]\w{2,60}|CUDA_ERROR_[A-Z_]{3,60}"
                      r"|CUDNN_STATUS_[A-Z_]{3,60}|nccl[A-Z][A-Za-z]{4,40})\b")  # fmt: skip
 # CUDA error: invalid argument; CUDA failure 2 'out of memory'; cuda runtime error (59) : device-side assert triggered.
 # Before CUDA 10.1 the numbers were others, so only the text decides.
+# Triton Error [CUDA]: device kernel image is invalid.
 _CUDA = re.compile(
-    r"\bCUDA(?: runtime| driver)? (?:error|failure)(?:[ (:=]{1,3}\d{1,3}\b)?[ )':=-]{1,4}", re.IGNORECASE
+    r"\bCUDA(?: runtime| driver)? (?:error|failure)(?:[ (:=]{1,3}\d{1,3}\b)?[ )':=-]{1,4}|\bTriton Error \[CUDA\]: ",
+    re.IGNORECASE,
 )
+# Error no kernel image is available for execution on the device at line 216 in file /work/ops.cu.
+_LOCATED = re.compile(r"^Error (?P<text>)[a-z].{4,80} at line \d{1,6} in file ")
 # Error 802: system not yet initialized. Other programs number their errors as well, so number and text have to agree.
 _NUMBERED = re.compile(r"\bError (?P<number>\d{1,3}): ")
 _NVML = re.compile(
@@ -165,9 +169,10 @@ def _found(line: str) -> Iterator[Code]:
         code = _by_symbol().get(match[0])
         if code is not None:
             yield code
-    for name, pattern in (("cuda", _CUDA), ("cuda", _NUMBERED), ("nvml", _NVML)):
+    for name, pattern in (("cuda", _CUDA), ("cuda", _LOCATED), ("cuda", _NUMBERED), ("nvml", _NVML)):
         for match in pattern.finditer(line):
-            yield from _by_text(name, low[match.end() :], match.groupdict().get("number"))
+            start = match.start("text") if pattern is _LOCATED else match.end()
+            yield from _by_text(name, low[start:], match.groupdict().get("number"))
     after = _NCCL.search(line)
     if after is not None:
         yield from (code for code in table("nccl").codes if code.text.lower() in low[after.end() :])

@@ -84,6 +84,39 @@ def test_the_users_line_is_named_and_no_cause(log: str, place: str, prefix: str)
     )
 
 
+JOINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+
+
+@pytest.mark.parametrize("sentence", JOINED)
+def test_an_exception_of_a_library_has_the_place_of_the_one_it_led_to(sentence: str) -> None:
+    inside = f'{HEAD}  File "/env/lib/python3.11/site-packages/pandas/core/base.py", line 9, in get_loc\nKeyError: 7\n'
+    found = diagnosed(f"{inside}\n{sentence}\n\n{IN_A_LIBRARY}")
+    facts = dict(found.sections[0].facts)
+    assert facts["line 3 raised"] == "in a call at /home/u/train.py:88"
+    assert found.conclusion.startswith("the program raised KeyError: 7 in a call at /home/u/train.py:88")
+    # Without the sentence the two have nothing to do with each other.
+    assert "line 3 raised" not in dict(diagnosed(f"{inside}\n\n{IN_A_LIBRARY}").sections[0].facts)
+
+
+def test_an_exception_of_a_worker_is_named_where_it_was_raised() -> None:
+    log = f"""{HEAD}  File "/work/train.py", line 12, in main
+    for batch in loader:
+ValueError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", line 51, in fetch
+    data = [self.dataset[idx] for idx in possibly_batched_index]
+  File "/work/data.py", line 7, in __getitem__
+    raise ValueError("no label")
+ValueError: no label
+"""
+    assert diagnosed(log).conclusion.startswith(
+        "the program raised ValueError: no label at /work/data.py:7 in __getitem__"
+    )
+
+
 def test_two_tracebacks_at_once_have_no_origin() -> None:
     frames = ('File "a.py", line 3, in f', 'File "b.py", line 9, in g')
     log = "".join(f"[rank{rank}]: {HEAD}" for rank in (0, 1))

@@ -101,7 +101,7 @@ def test_a_row_without_a_signature_is_that_of_a_code() -> None:
 
 
 def test_the_work_of_the_patterns_is_bounded() -> None:
-    for pattern in (codes._CUDA, codes._NUMBERED, codes._NVML, codes._NCCL, codes._XID, codes._SYMBOL):
+    for pattern in (codes._CUDA, codes._LOCATED, codes._NUMBERED, codes._NVML, codes._NCCL, codes._XID, codes._SYMBOL):
         assert ways(pattern.pattern) <= MOST_WAYS
 
 
