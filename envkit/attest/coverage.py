@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envkit.attest.verification import Card
+from envkit.facts import gpu_code
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.versions import is_version, key
 from envkit.resolve.gpus import capability
@@ -63,19 +64,10 @@ def coverage(labels: Mapping[str, str], cards: Iterable[Card]) -> Coverage:
 
 
 def cubin(archs: Iterable[str], card: str | None) -> str | None:
-    """Return the architecture whose code a GPU runs: the same major number and the highest minor up to its own.
-
-    None if the build has no such code; the GPU then needs PTX.
-    """
-    if card is None or (own := _pair(card)) is None:
+    """Return the architecture whose code a GPU runs; None if the build has no such code, so that the GPU needs PTX."""
+    own = None if card is None else gpu_code.parse(capability(card) or "")
+    if own is None:
         return None
-    usable = [(pair[1], arch) for arch in archs if (pair := _pair(arch)) and pair[0] == own[0] and pair[1] <= own[1]]
-    return max(usable)[1] if usable else None
-
-
-def _pair(text: str) -> tuple[int, int] | None:
-    version = capability(text)
-    if version is None:
-        return None
-    major, minor = version.split(".")
-    return int(major), int(minor)
+    by_code = {code: arch for arch in archs if (code := gpu_code.parse(capability(arch) or "")) is not None}
+    found = gpu_code.serving(own[:2], by_code, gpu_code.row_of(own[:2]))
+    return None if found is None else by_code[found]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
+from envkit.facts import gpu_code
 from envkit.facts.model import Build, Gpu
 from envkit.ground.versions import Constraint, key
 from envkit.resolve.companions import companion, conda_version, paired
@@ -255,22 +256,16 @@ def code(build: Build, gpu: Gpu) -> str | None:
     What is unknown refuses nothing: a build without an arch list may run on any GPU that its CUDA can compile for. A
     Jetson module is the exception: it runs only code built for it, which the usual builds do not have.
 
-    A cubin runs on the same major with an equal or higher minor number; a Jetson module runs only cubins of exactly its
-    own capability. PTX can be compiled for any later GPU, but the libraries of the toolkit must support that GPU too.
+    `envkit.facts.gpu_code` has the rule.
     """
-    if build.cuda is None:
+    if build.cuda is None or (gpu.integrated and build.platform != "linux-aarch64"):
         return None
-    if gpu.integrated:
-        return "cubin" if build.platform == "linux-aarch64" and gpu.capability in (build.archs or ()) else None
-    if gpu.last_cuda and "last_cuda" not in gpu.inferred and key(build.cuda)[0] > key(gpu.last_cuda)[0]:
-        return None
-    knows = "first_cuda" in gpu.inferred or key(build.cuda) >= key(gpu.first_cuda)
-    major, minor = _pair(gpu.capability)
-    if any(_pair(arch)[0] == major and _pair(arch)[1] <= minor for arch in build.archs or ()):
-        return "cubin"
-    if knows and build.archs is None:
-        return "unknown"
-    return "ptx" if knows and any(_pair(arch) <= (major, minor) for arch in build.ptx) else None
+    if build.archs is None and not gpu.integrated:
+        known = gpu_code.supports(build.cuda, gpu) and gpu_code.knows(build.cuda, gpu)
+        return "unknown" if known else None
+    archs, ptx = ([(*_pair(arch), "") for arch in some or ()] for some in (build.archs, build.ptx))
+    how = gpu_code.runs(_pair(gpu.capability), archs, ptx, gpu=gpu, cuda=build.cuda)
+    return "cubin" if how in (gpu_code.EXACT, gpu_code.SAME_MAJOR) else how
 
 
 def cudnn_runs(build: Build, gpu: Gpu, index: Index) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from envkit.checks import thresholds
 from envkit.checks.fields import MalformedError, by_part, flag, strings, text, version_key
 from envkit.checks.model import Finding, Verdict
+from envkit.facts import gpu_code
 from envkit.ground import versions
 
 if TYPE_CHECKING:
@@ -16,46 +16,13 @@ if TYPE_CHECKING:
 
     from envkit.checks.model import Env, Observation, Spec
 
-# sm_86, sm_90a, sm_120, compute_100f: the last digit is the minor version.
-_FLAG = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
-_CAPABILITY = re.compile(r"(\d+)\.(\d)([af]?)")
 # JetPack 5 comes with 35.x; no other driver that runs CUDA 11 has a number below 450.
 _OLDEST_SERIES = 300
-Arch = tuple[int, int, str]
-"""Major, minor and the suffix that narrows where code runs: ``a`` to one capability, ``f`` to one family."""
 
 
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
     """Judge C03.archs, C03.driver and C03.device."""
     return by_part({"archs": _archs, "driver": _driver, "device": _device}, observation, spec, env)
-
-
-def parse_flags(flags: Iterable[str]) -> tuple[list[Arch], list[Arch]]:
-    """Return cubins and PTX of torch's flags: ``["sm_80", "compute_90"]`` -> ``[(8, 0, "")], [(9, 0, "")]``."""
-    cubins: list[Arch] = []
-    ptx: list[Arch] = []
-    for item in flags:
-        match = _FLAG.fullmatch(item)
-        if match is not None:
-            (cubins if match[1] == "sm" else ptx).append((int(match[2]), int(match[3]), match[4]))
-    return cubins, ptx
-
-
-def support(capability: tuple[int, int], flags: Sequence[str]) -> str:
-    """Return how a build runs on a device: ``exact``, ``same-major``, ``ptx`` or ``none``.
-
-    A cubin for X.y runs on X.z where z >= y and never on another major; PTX for X.y is compiled by the driver for
-    every later capability. Code with the suffix ``a`` runs on its own capability alone.
-    """
-    major, minor = capability
-    cubins, ptx = parse_flags(flags)
-    if any(item[:2] == capability for item in cubins):
-        return "exact"
-    if any(item[0] == major and item[1] <= minor and item[2] != "a" for item in cubins):
-        return "same-major"
-    if any(item[:2] <= capability and not item[2] for item in ptx):
-        return "ptx"
-    return "none"
 
 
 def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
@@ -65,7 +32,7 @@ def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
     if promised is None:
         message = f"the plan specifies no architecture; found {' '.join(flags) or 'none'}"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
-    cubins, ptx = parse_flags(flags)
+    cubins, ptx = gpu_code.parse_flags(flags)
     missing = _missing(promised, cubins)
     if missing:
         message = f"torch has no kernels for {', '.join(missing)}; it was built for {' '.join(flags) or 'no GPU'}"
@@ -82,16 +49,25 @@ def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
     return Finding(Verdict.PASS, f"built for {' '.join(flags) or 'the CPU, as planned'}", rule=rule)
 
 
-def _missing(promised: Iterable[str], archs: Sequence[Arch]) -> list[str]:
+def _missing(promised: Iterable[str], archs: Sequence[gpu_code.Arch]) -> list[str]:
     built = {item[:2] for item in archs}
     return [item for item in promised if _capability(str(item)) not in built]
 
 
 def _capability(value: str) -> tuple[int, int]:
-    match = _CAPABILITY.fullmatch(value)
-    if match is None:
+    arch = gpu_code.parse(value)
+    if arch is None:
         raise MalformedError(f"{value!r} is not a compute capability")
-    return int(match[1]), int(match[2])
+    return arch[:2]
+
+
+def _how(capability: tuple[int, int], flags: Sequence[str]) -> str | None:
+    """Return how a build with these flags runs on a device; None if it does not.
+
+    Not judged here is whether the toolkit's libraries know the GPU: C05 and C06 run them.
+    """
+    cubins, ptx = gpu_code.parse_flags(flags)
+    return gpu_code.runs(capability, cubins, ptx, gpu=gpu_code.row_of(capability))
 
 
 def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
@@ -129,7 +105,7 @@ def _device(observation: Observation, spec: Spec, env: Env) -> Finding:
     finding = _one_device(observation, spec, env)
     observed = observation["observed"]
     flags, index = strings(observed, "arch_list"), observed.get("index")
-    usable = [cc for cc in observed.get("all_cc") or () if support(_capability(str(cc)), flags) != "none"]
+    usable = [cc for cc in observed.get("all_cc") or () if _how(_capability(str(cc)), flags)]
     if finding.verdict is not Verdict.FAIL or not index or not usable:
         return finding
     message = f"{finding.message}; it is cuda:{index}, and {len(usable)} other GPUs are supported"
@@ -141,17 +117,17 @@ def _one_device(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     observed = observation["observed"]
     flags, capability = strings(observed, "arch_list"), _capability(text(observed, "cc"))
     name, cc = observed.get("name"), observed["cc"]
-    how = support(capability, flags)
+    how = _how(capability, flags)
     rule = {"type": "equals", "arch_list": flags, "cc": cc}
     advice = (f"Resolve for this GPU: envkit resolve --gpu {cc}",)
     # The negative control: no GPU has the compute capability 0.1.
-    if support((0, 1), flags) != "none":
+    if _how((0, 1), flags) is not None:
         message = "the architecture rule accepts a GPU that does not exist"
         return Finding(Verdict.ERROR, message, "CONTROL_FAILED", rule=rule)
-    if how == "none":
+    if how is None:
         message = f"{name} has compute capability {cc}; torch was built for {' '.join(flags) or 'no GPU'}"
         return Finding(Verdict.FAIL, message, "NO_KERNEL_IMAGE", advice, rule)
-    if how == "ptx":
+    if how == gpu_code.PTX:
         ceiling, cuda = observed.get("driver_ceiling"), observed.get("cuda")
         # PTX has a version of its own: a driver refuses PTX of a CUDA that is newer than it (error 222).
         if isinstance(ceiling, str) and isinstance(cuda, str) and version_key(ceiling) < version_key(cuda):

@@ -3,53 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from envkit.checks.c03_arch.judge import parse_flags, support
 from tests.support.verdicts import FAIL, PASS, SKIP, WARN, found, said
 
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "compute_90"]
 CU128 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
-
-
-@pytest.mark.parametrize(
-    ("capability", "flags", "how"),
-    [
-        ((8, 0), CU126, "exact"),
-        ((8, 9), CU126, "same-major"),
-        ((7, 0), CU126, "exact"),
-        ((7, 0), CU128, "none"),
-        ((7, 5), CU128, "exact"),
-        ((6, 1), CU126, "same-major"),
-        ((10, 0), CU126, "ptx"),
-        ((12, 0), CU126, "ptx"),
-        ((12, 1), CU128, "same-major"),
-        ((10, 3), CU128, "same-major"),
-        ((11, 0), CU128, "none"),
-        ((8, 0), ["sm_86"], "none"),
-        ((9, 0), ["sm_90a"], "exact"),
-        ((9, 1), ["sm_90a"], "none"),
-        ((10, 3), ["sm_100f"], "same-major"),
-        ((12, 0), ["compute_90a"], "none"),
-        ((3, 5), CU126, "none"),
-        ((8, 0), [], "none"),
-    ],
-)
-def test_cubins_run_within_their_major_and_ptx_on_all_later(
-    capability: tuple[int, int], flags: list[str], how: str
-) -> None:
-    assert support(capability, flags) == how
-
-
-@given(st.sampled_from(CU126 + CU128), st.integers(5, 12), st.integers(0, 9))
-def test_more_kernels_never_lose_a_device(extra: str, major: int, minor: int) -> None:
-    before = support((major, minor), CU126)
-    assert support((major, minor), [*CU126, extra]) != "none" or before == "none"
-
-
-def test_flags_are_told_apart() -> None:
-    assert parse_flags(["sm_90a", "compute_120", "gfx90a"]) == ([(9, 0, "a")], [(12, 0, "")])
 
 
 @pytest.mark.parametrize(
