@@ -24,6 +24,7 @@ from envkit.facts.model import (
     Gpu,
     Installer,
     Os,
+    PackageNeeds,
     PythonSeries,
     Release,
     Trap,
@@ -35,6 +36,8 @@ from envkit.ground.versions import is_version, key, major, minor, parse_constrai
 
 # `12.6.3-cudnn-devel-ubuntu22.04`, `11.8.0-cudnn8-runtime-ubi8`, `12.6.3-base-ubuntu24.04`
 _TAG = re.compile(r"\d+\.\d+(\.\d+)?-(base|((cudnn\d?|tensorrt)-)?(runtime|devel))-[a-z]+\d+(\.\d+)?")
+_NORMALIZED = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_SYSTEM_PACKAGE = re.compile(r"[a-z0-9][a-zA-Z0-9+._-]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # `7.5`, or `7.5+`: this one and later ones
 _CAPABILITY = re.compile(r"\d+\.\d+\+?")
@@ -214,6 +217,13 @@ def _base(facts: Facts, row: BaseImage) -> Iterator[tuple[str, str]]:
         yield "torch", f"releases has no torch {row.torch}"
 
 
+def _needs(facts: Facts, row: PackageNeeds) -> Iterator[tuple[str, str]]:
+    del facts
+    yield from _bad("package", (row.package,), _NORMALIZED, "is not a normalized name")
+    for field, names in (("deb", row.deb), ("rpm", row.rpm)):
+        yield from _bad(field, names, _SYSTEM_PACKAGE, "is not the name of a system package")
+
+
 def _installer(facts: Facts, row: Installer) -> Iterator[tuple[str, str]]:
     del facts
     yield from _bad("sha256", (row.sha256,), _SHA256, "is not 64 hex digits")
@@ -308,6 +318,7 @@ _OWN: dict[str, Callable[[Facts, Any], Iterator[tuple[str, str]]]] = {
     "cudnns": _cudnn,
     "cuda_images": _image,
     "base_images": _base,
+    "package_needs": _needs,
     "installers": _installer,
     "traps": _trap,
 }

@@ -18,6 +18,7 @@ _KEYS = {
     "companions": ("package", "version"),
     "docker_tags": ("cuda",),
     "base_images": ("image", "tag"),
+    "package_needs": ("package",),
     "cudnn_cuda": ("cudnn", "cuda_major", "linux_min_driver"),
     "traps": ("id",),
 }
@@ -51,6 +52,7 @@ _FIELDS = {
         "require_branches require_geforce confidence note",
     ),
     ("base_images", "rows"): ("image tag torch build cuda python os refs", "confidence note"),
+    ("package_needs", "rows"): ("package deb rpm pages refs", "note"),
     ("traps", "rows"): ("id title when effect fix severity refs", "confidence"),
 }
 _LEVELS = ("inferred", "conflict", "unknown")

@@ -22,6 +22,7 @@ NAMES = (
     "docker_tags",
     "gpu_arch",
     "oses",
+    "package_needs",
     "pythons",
     "sources",
     "torch_cuda_variants",

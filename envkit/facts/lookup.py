@@ -26,6 +26,7 @@ _TITLES = {
     "cudnns": "cuDNN {0.cudnn} for CUDA {0.cuda_major}",
     "cuda_images": "nvidia/cuda images {0.cuda}",
     "base_images": "image {0.image}:{0.tag}",
+    "package_needs": "package {0.package}",
     "installers": "Miniconda installer {0.file}",
     "traps": "trap {0.id}",
     "sources": "source {0[id]}",

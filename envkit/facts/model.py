@@ -230,6 +230,18 @@ class Installer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackageNeeds:
+    """What a package of the Python index needs that its wheels and its metadata do not name."""
+
+    package: str  # normalized (PEP 503): 'opencv-python'
+    deb: tuple[str, ...]  # packages of Debian and Ubuntu without which it cannot be imported
+    rpm: tuple[str, ...]
+    pages: tuple[str, ...]  # with its prebuilt wheels: 'https://data.pyg.org/whl/torch-{torch}.0+{cu}.html'
+    note: str | None
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trap:
     """A combination that looks valid but fails: its conditions, effect and fix."""
 
@@ -262,6 +274,7 @@ class Facts:
     cudnns: tuple[Cudnn, ...]
     cuda_images: tuple[CudaImage, ...]
     base_images: tuple[BaseImage, ...]
+    package_needs: tuple[PackageNeeds, ...]
     installers: tuple[Installer, ...]
     traps: tuple[Trap, ...]
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)

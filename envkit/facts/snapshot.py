@@ -56,6 +56,7 @@ def tree() -> dict[str, Any]:
         "cudnns": cudnn_rows(),
         "cuda_images": image_rows(),
         "base_images": base_rows(),
+        "package_needs": need_rows(),
         "installers": installer_rows(),
         "traps": trap_rows(),
     }
@@ -276,6 +277,22 @@ def base_rows() -> tuple[model.BaseImage, ...]:
         for row in edited.rows("base_images")
     ]
     return tuple(sorted(rows, key=lambda row: (row.image, row.tag)))
+
+
+def need_rows() -> tuple[model.PackageNeeds, ...]:
+    """Return what packages of the Python index need, by name."""
+    rows = [
+        model.PackageNeeds(
+            package=row["package"],
+            deb=tuple(row["deb"]),
+            rpm=tuple(row["rpm"]),
+            pages=tuple(row["pages"]),
+            note=row.get("note"),
+            refs=tuple(row["refs"]),
+        )
+        for row in edited.rows("package_needs")
+    ]
+    return tuple(sorted(rows, key=lambda row: row.package))
 
 
 def installer_rows() -> tuple[model.Installer, ...]:

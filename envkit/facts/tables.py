@@ -46,6 +46,7 @@ TABLES: tuple[Table, ...] = (
     Table("cudnns", model.Cudnn, ("cudnn", "cuda_major", "linux_min_driver")),
     Table("cuda_images", model.CudaImage, ("cuda",)),
     Table("base_images", model.BaseImage, ("image", "tag")),
+    Table("package_needs", model.PackageNeeds, ("package",)),
     Table("installers", model.Installer, ("file",)),
     Table("traps", model.Trap, ("id",)),
 )

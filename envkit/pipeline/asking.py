@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -79,6 +79,7 @@ def fields_here(
 
 
 _NAMED = 3  # packages in a note
+_SHOWN = 300  # characters of them
 _OLD_DAYS = 90
 """After so many days, a newer torch than the newest of the facts is likely: a release takes two to three months."""
 
@@ -181,6 +182,8 @@ class Asked:
     fields: Mapping[str, Any]  # from `fields_here`; they override the definition
     facts: Facts
     note: Note
+    changed: Callable[[Definition], Definition] = lambda definition: definition  # what a row of a matrix changes in it
+    _told: set[str] = field(default_factory=set)  # system packages that were named in a note
     _loaded: dict[str | None, Definition] = field(default_factory=dict)  # by the Python that markers are decided for
 
     def plan(self, limit: Limit | None = None) -> BuildPlan:
@@ -192,7 +195,21 @@ class Asked:
         """
         from envkit.plan.planner import plan_of  # noqa: PLC0415 - doubles the start-up time
 
-        return plan_of(self.loaded(limit.python if limit else None), self.fields, self.facts, limit)
+        definition = self.loaded(limit.python if limit else None)
+        plan = plan_of(definition, self.fields, self.facts, limit)
+        self._tell_needs(plan, definition)
+        return plan
+
+    def _tell_needs(self, plan: BuildPlan, definition: Definition) -> None:
+        """Tell once which system packages the plan has that the definition does not name, and why."""
+        from envkit.plan.planner import needs_of  # noqa: PLC0415 - as above
+
+        own = {*definition.apt, *definition.rpm}
+        for package, needed in needs_of(plan.pip, plan.os_family, self.facts).items():
+            added = [name for name in needed if name not in own and name not in self._told]
+            self._told.update(added)
+            if added:
+                self.note(f"the image gets {', '.join(added)}: {package} cannot be imported without")
 
     def loaded(self, python: str | None = None) -> Definition:
         """Return the definition, with markers decided for a Python; None: for the one that it has or chooses.
@@ -204,7 +221,7 @@ class Asked:
             again = bool(self._loaded)
             fields = self.fields if python is None else {**self.fields, "python": python}
             note = (lambda _: None) if again else self.note  # the lines that are left out have been told
-            self._loaded[python] = definition_of(self.definition, self.facts, note, fields)
+            self._loaded[python] = self.changed(definition_of(self.definition, self.facts, note, fields))
         return self._loaded[python]
 
     def request(self, python: str | None = None) -> Request:
@@ -227,6 +244,12 @@ class Asked:
         from envkit.resolve.candidates import candidates_of  # noqa: PLC0415 - as above
 
         return candidates_of(self.request(), self.facts, plan.resolution.python)
+
+
+def shown_packages(packages: Sequence[str]) -> str:
+    """Return the first of some packages in words, and how many more there are."""
+    more = f" and {len(packages) - _NAMED} more" if packages[_NAMED:] else ""
+    return f"{', '.join(packages[:_NAMED])}{more}"[:_SHOWN]
 
 
 def resolution_of(
@@ -260,6 +283,7 @@ def resolution_of(
         plan = whole.plan()
         resolution, request = plan.resolution, whole.request()
         if packages := whole.undecided(plan):
-            shown = ", ".join(packages[:_NAMED]) + (f" and {len(packages) - _NAMED} more" if packages[_NAMED:] else "")
-            note(f"envkit lock chooses torch and Python with the packages that require them: {shown:.300}")
+            note(
+                f"envkit lock chooses torch and Python with the packages that require them: {shown_packages(packages)}"
+            )
     return resolution, request

@@ -155,6 +155,15 @@ def package_source(value: str) -> str | None:
     return None
 
 
+_DISTRIBUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def distribution(spec: str) -> str:
+    """Return the normalized name of the package of a requirement; the text itself if it has no name."""
+    match = _DISTRIBUTION.match(spec)
+    return canonicalize_name(match.group()) if match else spec
+
+
 def package_index(name: str, url: str) -> str | None:
     """Check a package and the URL of the only index that it may come from."""
     if pip_spec(name) or canonicalize_name(name) != name:

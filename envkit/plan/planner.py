@@ -15,6 +15,7 @@ from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_c
 from envkit.plan.features import Feature
 from envkit.plan.listed import unmet
 from envkit.plan.model import PREFIX, BuildPlan
+from envkit.plan.names import distribution
 from envkit.resolve import request as requests
 from envkit.resolve.candidates import Limit
 from envkit.resolve.companions import COMPANION_PACKAGES
@@ -206,6 +207,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     pip = [_numbered(name, resolution) for feature in chosen for name in feature.pip]
     # -g: signals reach the whole process group, so also the children of a shell. Only conda and Debian have tini;
     # the RPM systems do not (docs/images.md).
+    needed = needs_of((*wheels, *pip, *([] if conda else listed)), system.family, facts)
     init = [f"{PREFIX}/bin/tini", "-g", "--"] if conda else ["/usr/bin/tini", "-g", "--"] if deb else []
     env = variables.image_variables(resolution, kind=kind, devel=devel, features=chosen)
     # Virtual packages of the machine that will run the image; conda would detect those of the build stage.
@@ -242,7 +244,16 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         indexes=_unique([*definition.listed.of("indexes"), *definition.indexes]),
         package_indexes=definition.package_indexes,
         bytecode=definition.bytecode,
-        system=_unique([*runs, *([] if conda or not deb else ["tini"]), *compilers, *from_features, *own]),
+        system=_unique(
+            [
+                *runs,
+                *([] if conda or not deb else ["tini"]),
+                *compilers,
+                *from_features,
+                *own,
+                *(name for names in needed.values() for name in names),
+            ]
+        ),
         build_system=_unique([*(_fetchers(system) if conda else ()), *makes]),
         env=tuple(sorted((env | dict(definition.env)).items())),
         labels=definition.labels,
@@ -262,6 +273,18 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         volumes=definition.volumes,
         folder=str(Path(definition.folder).resolve()),
     )
+
+
+def needs_of(specs: Sequence[str], os_family: str, facts: Facts) -> dict[str, tuple[str, ...]]:
+    """Return the packages of the Python index that cannot be imported without system packages, and these, by name.
+
+    Args:
+        specs: requirements.
+        os_family: `deb` or `rpm`.
+        facts: which package needs which.
+    """
+    rows = {row.package: row.deb if os_family == "deb" else row.rpm for row in facts.package_needs}
+    return {name: rows[name] for name in map(distribution, specs) if rows.get(name)}
 
 
 def _port(text: str) -> str:

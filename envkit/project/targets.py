@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
+from envkit.plan.names import distribution
 from envkit.plan.requirements import FAMILY, PYTHONS, UNDECIDED, Contents, Line, Setting, Target, sort
 
 COMPANIONS = ("torchvision", "torchaudio")
@@ -62,7 +61,7 @@ def _rank(part: Contents, others: set[str]) -> tuple[int, int]:
 
 def _packages(contents: Contents) -> set[str]:
     """Return the names of the packages, without backports."""
-    names = {_name(package.spec) for package in (*contents.packages, *contents.constraints)}
+    names = {distribution(package.spec) for package in (*contents.packages, *contents.constraints)}
     return {name for name in names if name not in _BACKPORTS and not name.startswith("backports-")}
 
 
@@ -76,11 +75,6 @@ def _fixed(rest: Contents, part: Contents, python: str, rows: list[Line]) -> Con
     own = Setting(field="python", value=python, line=line, note=note)
     others = tuple(setting for setting in rest.settings if setting.field != "python")
     return replace(rest, settings=(*others, own)) + part
-
-
-def _name(spec: str) -> str:
-    match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", spec)
-    return canonicalize_name(match.group()) if match else spec
 
 
 def _allows(text: str, python: str) -> bool:

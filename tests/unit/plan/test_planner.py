@@ -202,6 +202,42 @@ def test_features_bring_packages_by_template() -> None:
     assert conda.cmd[0] == "jupyter"
 
 
+CV = ("libgl1", "libglib2.0-0", "libice6", "libsm6", "libx11-6", "libxcb1", "libxext6")
+
+
+@pytest.mark.parametrize(
+    ("body", "os", "wanted"),
+    [
+        ("pip: [opencv-python>=4.1.1]", "debian12", CV),
+        ("pip: [OpenCV_Contrib.Python==4.10.0.84]", "ubuntu24.04", CV),
+        ("pip: ['ultralytics[export]>=8.2', gitpython]", "debian12", (*CV, "git")),
+        ("pip: [gitpython]\napt: [git]", "debian12", ("git",)),
+        ("pip: [gitpython]", "rockylinux9", ("git",)),
+        ("pip: [lightgbm]\ntemplate: wheels", "debian12", ("libgomp1",)),
+        ("pip: [opencv-python-headless, numpy]", "debian12", ()),
+        ("conda: [opencv]", "debian12", ()),
+    ],
+)
+def test_wheels_bring_the_system_packages_that_their_import_needs(body: str, os: str, wanted: tuple[str, ...]) -> None:
+    without = planned("template: wheels" if "wheels" in body else "", os=os).system
+    assert planned(body, os=os).system == (*without, *wanted)
+
+
+def test_system_packages_that_wheels_bring_are_told_once() -> None:
+    path = Path("train.yaml")
+    notes: list[str] = []
+    whole = asked("default", {}, facts(), notes.append)
+    whole._loaded[None] = replace(
+        define("pip: [ultralytics, opencv-python, gitpython]\napt: [libgl1]"), where=str(path)
+    )
+    whole.plan()
+    whole.plan()
+    assert notes == [
+        f"the image gets {', '.join(CV[1:])}: ultralytics cannot be imported without",
+        "the image gets git: gitpython cannot be imported without",
+    ]
+
+
 def test_dali_goes_by_cuda_major() -> None:
     plan = planned("features: [dali]\nrequest: {cuda: 12.6}\n")
     assert "nvidia-dali-cuda120" in plan.pip

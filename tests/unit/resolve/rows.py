@@ -163,6 +163,7 @@ def facts(*builds: Build, **changes: Any) -> Facts:
         cudnns=(),
         cuda_images=(),
         base_images=(),
+        package_needs=(),
         installers=(),
         traps=(),
     )
