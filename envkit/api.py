@@ -48,12 +48,12 @@ from envkit.lock.model import Lock
 from envkit.lock.store import read_lock as _read_lock
 from envkit.lock.store import write_lock as _write_lock
 from envkit.lock.values import parse_moment
-from envkit.pipeline import building, verification
+from envkit.pipeline import building, choosing, verification
 from envkit.pipeline.asking import asked, facts_of, fields_here, resolution_of
 from envkit.pipeline.building import BuildRequest, BuildResult, Watcher
 from envkit.pipeline.building import build as build_image
 from envkit.pipeline.deadline import Deadline
-from envkit.pipeline.locking import LockRequest, lock_alone
+from envkit.pipeline.locking import LockRequest, lock_alone, probe_of
 from envkit.pipeline.pushing import PushAfterBuild
 from envkit.pipeline.verification import VerifyRequest
 from envkit.plan.model import BuildPlan
@@ -85,6 +85,7 @@ __all__ = [
     "build",
     "lock",
     "plan",
+    "plan_and_lock",
     "read_lock",
     "resolve",
     "verify",
@@ -219,6 +220,55 @@ def lock(
         old=old,
     )
     return lock_alone(request, reporter)
+
+
+def plan_and_lock(
+    definition: str | Path | None = None,
+    *,
+    here: bool = False,
+    base: str = "auto",
+    old: Lock | None = None,
+    update: Sequence[str] = (),
+    as_of: str | None = None,
+    settings: SettingValues | None = None,
+    reporter: Reporter = _SILENT,
+    **wanted: Unpack[Wanted],
+) -> tuple[BuildPlan, Lock]:
+    """Choose torch and Python with the packages that require them, and solve the lock, as `envkit lock` does.
+
+    `plan` opens no socket, so it takes the newest torch that the hardware allows, and `lock` solves that plan as it is.
+
+    Args:
+        definition: as for `plan`.
+        here: as for `plan`.
+        base: as for `lock`.
+        old: as for `lock`; its torch and Python are kept, too, if the request allows them.
+        update: as for `lock`; with torch among them, torch is chosen again.
+        as_of: as for `lock`.
+        settings: as for `lock`.
+        reporter: receives the steps.
+        wanted: see `Wanted`; overrides the definition.
+
+    Returns:
+        The plan with the newest torch that the packages allow, and its lock.
+
+    Raises:
+        UsageError, LockError, ConflictError, EngineError, EnvironmentProblem, TimeLimitError: as for `plan` and `lock`.
+    """
+    loaded = _settings(settings, reporter)
+    facts = facts_of(loaded)
+    fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
+    whole = asked(_name(definition), fields, facts, warnings.warn)
+    moment = parse_moment(as_of, "as_of") if as_of is not None else None
+    request = LockRequest(plan=whole.plan(), settings=loaded, base=base, as_of=moment, update=tuple(update), old=old)
+    return choosing.solve(
+        whole,
+        lambda plan: lock_alone(replace(request, plan=plan), reporter),
+        lambda plan: probe_of(loaded, plan, moment),
+        reporter,
+        old=old,
+        update=update,
+    )
 
 
 def read_lock(path: str | Path) -> Lock:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli.console import tell
-from envkit.cli.options import STDOUT, load_definition
+from envkit.cli.options import STDOUT, load_definition, note
 from envkit.cli.output import aligned, write_document
 from envkit.cli.record_output import write_pages
 from envkit.ground.errors import ConflictError, UsageError
@@ -108,7 +108,7 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     request.check()
     facts = flags.request.facts()
     load = partial(load_definition, facts=facts)
-    expanded = cells.expand(matrix, flags.request.fields(facts), facts, load, base=options.base)
+    expanded = cells.expand(matrix, flags.request.fields(facts), facts, load, base=options.base, note=note)
     _refuse_impossible(expanded, skip=many.skip_impossible)
     table = progress_table(flags.progress.mode, [cell.name for cell in expanded.cells])
     run = FleetRun(request=replace(request, expanded=expanded), listener=table)
@@ -169,9 +169,10 @@ def publish(
     from envkit.ground.text import neutral
 
     expanded = run.request.expanded
-    order = {cell.name: at for at, cell in enumerate(expanded.cells)}
+    cells = run.cells
+    order = {cell.name: at for at, cell in enumerate(cells)}
     outcomes = sorted(run.outcomes, key=lambda outcome: order.get(outcome.name, len(order)))
-    rows = [report.COLUMNS, *report.rows(outcomes, expanded.impossible, expanded.cells)]
+    rows = [report.COLUMNS, *report.rows(outcomes, expanded.impossible, cells)]
     for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         # A document or a page on stdout must be the only output there.
         click.echo(line, err=STDOUT in (target, *(page.file for page in pages)))
@@ -180,7 +181,7 @@ def publish(
     if target is None and not pages:
         return
     tree = report.document(
-        expanded.cells,
+        cells,
         outcomes,
         expanded.impossible,
         where=run.request.where,

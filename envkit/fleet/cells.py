@@ -11,8 +11,9 @@ from envkit.fleet.matrix import Matrix, Row, Value, rows_of
 from envkit.fleet.model import Cell, Impossible
 from envkit.fleet.names import cell_name, marked
 from envkit.ground.errors import ConflictError, UsageError
+from envkit.pipeline.asking import Asked, Note
 from envkit.plan.definition import overlaid
-from envkit.plan.planner import Given, plan_of
+from envkit.plan.planner import Given
 from envkit.resolve.request import FIELDS
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class Expanded:
     impossible: tuple[Impossible, ...]
 
 
-def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str = _AUTO) -> Expanded:
+def expand(
+    matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str = _AUTO, note: Note = lambda _: None
+) -> Expanded:
     """Return the cells of a matrix. Pure, if `load` is: equal matrices, requests and facts give equal cells.
 
     Args:
@@ -41,6 +44,7 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
         facts: the compatibility data.
         load: loads an image definition by name or path; called once for each.
         base: the value of `--base`, for cells without their own (see `base_of`).
+        note: receives the remarks on cells.
 
     Raises:
         UsageError: a flag is also an axis, two images have the same name, or a definition or a value is invalid; the
@@ -50,12 +54,21 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
     rows = rows_of(matrix)
     definitions = {name: load(name) for name in dict.fromkeys(str(dict(row)[_IMAGE]) for row in rows)}
     _refuse_equal_names(definitions, matrix.where)
-    cells: dict[tuple[str, Value], Cell] = {}
+    cells: dict[tuple[object, ...], Cell] = {}
     impossible: list[Impossible] = []
     faults: list[str] = []
     for name, axes, row in _named(rows, definitions):
+        image, changed = str(dict(row)[_IMAGE]), _changes(row, f"{matrix.where}: {name}")
         try:
-            plan = plan_of(_definition(row, definitions, matrix.where, name), {**given, **_request(row)}, facts)
+            asked = Asked(
+                definition=image,
+                fields={**given, **_request(row)},
+                facts=facts,
+                note=note,
+                changed=changed,
+                _loaded={None: changed(definitions[image])},
+            )
+            plan = asked.plan()
         # An impossible combination is a result; an unknown value is a mistake in the file.
         except ConflictError as error:
             reason = ": ".join([error.message, *error.details[:1]])
@@ -65,9 +78,12 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
             faults += [f"{name}: {line}" for line in (error.message, *error.details)]
             continue
         # The base is chosen at build time and is not in the plan's digest, so it has to be in the key.
-        key = (plan.digest, dict(row).get(BASE))
+        # Requests with one plan are one image, unless packages decide what each becomes.
+        request = asked.request() if asked.undecided(plan) else None
+        key = (plan.digest, dict(row).get(BASE), request)
         first = cells.get(key)
-        cells[key] = replace(first, also=(*first.also, name)) if first else Cell(name=name, axes=axes, plan=plan)
+        own = Cell(name=name, axes=axes, plan=plan, asked=asked)
+        cells[key] = replace(first, also=(*first.also, name)) if first else own
     if faults:
         unique = list(dict.fromkeys(faults))
         raise UsageError(
@@ -103,11 +119,11 @@ def _text(value: Value) -> str:
     return "_".join(value) if isinstance(value, tuple) else "true" if value is True else str(value)
 
 
-def _definition(row: Row, definitions: Mapping[str, Definition], where: str, name: str) -> Definition:
-    fields = dict(row)
-    own = {key: value for key, value in fields.items() if key not in (*FIELDS, BASE, _IMAGE) and value is not None}
+def _changes(row: Row, where: str) -> Callable[[Definition], Definition]:
+    """Return what a row changes in the definition of its image; it raises UsageError if a value is invalid."""
+    own = {key: value for key, value in row if key not in (*FIELDS, BASE, _IMAGE) and value is not None}
     tree = {key: list(value) if isinstance(value, tuple) else value for key, value in own.items()}
-    return overlaid(definitions[str(fields[_IMAGE])], tree, f"{where}: {name}")
+    return lambda definition: overlaid(definition, tree, where)
 
 
 def _request(row: Row) -> dict[str, Value]:

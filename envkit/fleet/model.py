@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envkit.ground.errors import EnvironmentProblem
+from envkit.pipeline.asking import Asked
 from envkit.plan.model import BuildPlan
 
 
@@ -19,6 +20,7 @@ class Cell:
     name: str  # 'train-py311-torch2.7'
     axes: tuple[tuple[str, str], ...]  # its fields in the matrix: (('python', '3.11'), ...)
     plan: BuildPlan
+    asked: Asked | None = None  # the plan is made from it again if its packages require another torch; None = it is not
     also: tuple[str, ...] = ()  # names of further cells with an equal plan; they are the same image
 
 

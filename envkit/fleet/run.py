@@ -17,6 +17,7 @@ from envkit.ground.errors import Ending, EnvkitError, InterruptedRun
 from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.progress import Silent, counted
 from envkit.lock.store import to_text
+from envkit.pipeline.choosing import tell_unchosen
 
 if TYPE_CHECKING:
     from envkit.engines.model import BuildOptions
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from envkit.fleet.model import BuildTask, Cell, Outcome
     from envkit.ground.settings import Settings
     from envkit.pipeline.locking import Locks
+    from envkit.plan.model import BuildPlan
 
     Run = Callable[[Iterable[BuildTask | Outcome], Callable[[Outcome], None]], object]
 
@@ -97,6 +99,12 @@ class FleetRun:
     listener: Listener
     outcomes: list[Outcome] = field(default_factory=list)
     jobs: int | None = None  # parallel builds, if known here
+    chosen: dict[str, BuildPlan] = field(default_factory=dict)  # by cell, if packages decided on another torch
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells with the plans that their images have."""
+        return tuple(replace(cell, plan=self.chosen.get(cell.name, cell.plan)) for cell in self.request.expanded.cells)
 
     def build(self) -> None:
         """Build every image; one failure does not stop the others.
@@ -114,6 +122,10 @@ class FleetRun:
         mirrors = request.settings.values["preset"]
         # A preset from this machine's settings is not sent: workers have settings of their own.
         preset = mirrors.text if mirrors.origin == "flag" else None
+        if request.no_lock:
+            for cell in cells:
+                if cell.asked is not None:
+                    tell_unchosen(cell.asked, cell.plan, Remarks(listener))
         tasks = [task_of(cell, engine, request.options, **own, preset=preset) for cell in cells]
         last = LastRun(state_dir(), digest_of(cells, tasks))
         done = last.resume() if request.resume else {}
@@ -130,7 +142,7 @@ class FleetRun:
         last.begin()
         try:
             with pool:
-                run(with_locks(in_order(cells, tasks), done, self._locks(engine)), on_outcome)
+                run(with_locks(in_order(cells, tasks), done, self._locks(engine), self.chosen), on_outcome)
         # Not `Exception`: InterruptedRun is none.
         except BaseException as error:
             explain_interruption(error, len(self.outcomes), len(cells))
@@ -175,9 +187,19 @@ class FleetRun:
 
 
 def with_locks(
-    ordered: Sequence[tuple[Cell, BuildTask]], done: Mapping[str, Outcome], locks: Locks | None
+    ordered: Sequence[tuple[Cell, BuildTask]],
+    done: Mapping[str, Outcome],
+    locks: Locks | None,
+    chosen: dict[str, BuildPlan],
 ) -> Iterator[BuildTask | Outcome]:
-    """Yield each task as soon as its lock is solved; an image that is done or cannot be locked is an `Outcome`."""
+    """Yield each task as soon as its lock is solved; an image that is done or cannot be locked is an `Outcome`.
+
+    Args:
+        ordered: the cells and their tasks.
+        done: outcomes of images that are not built again, by cell.
+        locks: solves; None = conda and pip solve during the build.
+        chosen: receives the plan of each cell whose packages require another torch than the newest.
+    """
     for cell, task in ordered:
         if cell.name in done:
             yield done[cell.name]
@@ -185,11 +207,13 @@ def with_locks(
             yield task
         else:
             try:
-                lock = locks.of(cell.plan, str(task.options["base"]))
+                plan, lock = locks.chosen(cell.asked or cell.plan, str(task.options["base"]))
             except EnvkitError as error:
                 yield failed(task, error)
             else:
-                yield replace(task, lock=to_text(lock))
+                if plan.digest != cell.plan.digest:
+                    chosen[cell.name] = plan
+                yield replace(task, plan=plan.canonical().decode(), lock=to_text(lock))
 
 
 def explain_interruption(error: BaseException, done: int, count: int) -> None:

@@ -229,6 +229,8 @@ def build(
         lock = locking.existing_lock(
             plan, file, request.options.base, request.lock_command, reporter, named=request.locked is not None
         )
+    elif request.asked is not None:
+        choosing.tell_unchosen(request.asked, plan, reporter)
     require_lock(lock, request)
     with deadline.holds():
         builder = choose_builder(request, reporter)

@@ -19,6 +19,7 @@ from envkit.lock import previous
 from envkit.lock.limits import Allowed, Probe
 from envkit.lock.request import misfit
 from envkit.lock.store import read_lock
+from envkit.pipeline.asking import shown_packages
 from envkit.pipeline.clash import Clash
 from envkit.plan.model import BuildPlan
 from envkit.resolve.candidates import Candidates, Limit
@@ -80,6 +81,19 @@ def plan_for(asked: Asked | BuildPlan, file: Path) -> tuple[BuildPlan, Lock | No
         like = plan_like(asked, lock)
         plan = like if like is not None and not misfit(lock, like) else plan
     return plan, lock
+
+
+def tell_unchosen(asked: Asked, plan: BuildPlan, reporter: Reporter) -> None:
+    """Say that a build without a lock takes the newest torch of the facts, if packages may allow another one only.
+
+    Without a lock this machine asks no index, so what the packages require is first seen inside the build.
+    """
+    packages = asked.undecided(plan)
+    if packages:
+        reporter.note(
+            f"--no-lock: torch {plan.resolution.torch} and Python {plan.resolution.python} are those of the facts; "
+            f"only a build with a lock chooses them by the requirements of {shown_packages(packages)}"
+        )
 
 
 def solve(

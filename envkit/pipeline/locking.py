@@ -28,6 +28,7 @@ from envkit.lock.places import python_index
 from envkit.lock.request import request_of, require_fit
 from envkit.lock.solve import NO_SOURCES, Options, lock_plan
 from envkit.lock.store import read_lock, store_lock
+from envkit.pipeline import choosing
 from envkit.pipeline.asking import facts_of
 from envkit.plan.bases import os_row
 from envkit.render.locked import lock_places
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from envkit.lock.limits import Probe
     from envkit.lock.model import Lock, LockedBase, RequestValue
     from envkit.lock.places import Places
+    from envkit.pipeline.asking import Asked
     from envkit.pipeline.sources import SourceContext
     from envkit.plan.model import BuildPlan
 
@@ -313,6 +315,16 @@ class Locks:
         if isinstance(solved, EnvkitError):  # a request without a solution has none with another base either
             raise solved
         return replace(solved, plan=plan.digest, request=recorded, base=self._base_of(request))
+
+    def chosen(self, asked: Asked | BuildPlan, base: str = "auto") -> tuple[BuildPlan, Lock]:
+        """Return the plan of a request with the newest torch that its packages allow, and its lock (`choosing.solve`).
+
+        Raises:
+            As `of`.
+        """
+        return choosing.solve(
+            asked, lambda plan: self.of(plan, base), lambda plan: probe_of(self._settings, plan), self._reporter
+        )
 
     def _solve(self, request: LockRequest) -> Lock | EnvkitError:
         try:

@@ -1,13 +1,31 @@
 """Torch and Python are chosen with the packages that need them: `lock` and `build` against sources on loopback."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from envkit import api
+from envkit.engines.model import BuildOptions
 from envkit.facts.load import load
+from envkit.fleet.cells import expand
+from envkit.fleet.matrix import Matrix
+from envkit.fleet.model import BuildTask
+from envkit.fleet.run import with_locks
+from envkit.fleet.tasks import task_of
+from envkit.ground.progress import Silent
+from envkit.ground.settings import Settings
+from envkit.ground.settings import load as load_settings
+from envkit.lock.reading import lock_from_json
 from envkit.lock.store import read_lock
+from envkit.pipeline.asking import asked
+from envkit.pipeline.choosing import tell_unchosen
+from envkit.pipeline.locking import Locks
+from envkit.plan.definition import load as load_definition
+from envkit.plan.model import BuildPlan
+from envkit.plan.store import plan_from_json
 from envkit.resolve.companions import paired
 from envkit.resolve.index import index
 from tests.lock.commands import envkit
@@ -183,6 +201,76 @@ def test_a_lock_decides_torch_where_the_request_leaves_it_open(site: Site, tmp_p
     define(tmp_path, "pip: [free]")
     assert locked(tmp_path, env)[1]["torch"] == "2.9.0"
     assert locked(tmp_path, env, "--update", "torch")[1]["torch"] == NEWEST
+
+
+SEVERAL = [
+    ([PINNED], "attend==0.3", "2.9.0"),
+    ([CAPPED], "train==2.7", "2.6.0"),
+    ([PINNED, Dist("serve", "1", ("attend",))], "serve", "2.9.0"),
+    ([CAPPED, Dist("data", "1", ("torch<2.5",))], "data, train", "2.4.1"),
+    ([Dist("free", "1", ("torch>=2",))], "free", NEWEST),
+]
+
+
+def settings_of(env: Mapping[str, str], folder: Path) -> Settings:
+    return load_settings({}, env, folder)
+
+
+def test_each_of_several_images_gets_the_torch_that_its_packages_allow(site: Site, tmp_path: Path) -> None:
+    """`build` of several definitions: the tasks of the workers have the plans and locks that were chosen."""
+    dists = {dist.name: dist for some, _, _ in SEVERAL for dist in some}
+    index_url = put_index(site, "/simple", [*torches(), *dists.values()])
+    for number, (_, pip, _) in enumerate(SEVERAL):
+        define(tmp_path, f"pip: [{pip}]")
+        (tmp_path / "image.yaml").rename(tmp_path / f"image{number}.yaml")
+    images = tuple(str(tmp_path / f"image{number}.yaml") for number in range(len(SEVERAL)))
+    found = expand(Matrix(where="the command line", images=images), {}, FACTS, load_definition)
+    locks = Locks(settings_of({"ENVKIT_PYTHON_INDEX": index_url}, tmp_path), "embedded", Silent())
+    tasks = [task_of(cell, "embedded", BuildOptions(base="none"), verify=False) for cell in found.cells]
+    chosen: dict[str, BuildPlan] = {}
+    made = list(with_locks(list(zip(found.cells, tasks, strict=True)), {}, locks, chosen))
+    got = []
+    for task in made:
+        assert isinstance(task, BuildTask)
+        assert task.lock is not None
+        lock = lock_from_json(json.loads(task.lock), "the lock")
+        plan = plan_from_json(json.loads(task.plan), "the plan")
+        assert lock.plan == plan.digest
+        assert {wheel.name: wheel.version for wheel in lock.wheels}["torch"] == plan.resolution.torch
+        got.append(plan.resolution.torch)
+    assert got == [torch for _, _, torch in SEVERAL]
+    assert [chosen[cell.name].resolution.torch for cell in found.cells[:4]] == got[:4]
+    assert found.cells[4].name not in chosen
+
+
+@pytest.mark.parametrize(("dists", "pip", "torch"), SEVERAL)
+def test_the_api_chooses_as_the_command_does(
+    dists: list[Dist], pip: str, torch: str, at: tuple[Site, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, folder = at
+    monkeypatch.setenv("ENVKIT_PYTHON_INDEX", put_index(site, "/simple", [*torches(), *dists]))
+    define(folder, f"pip: [{pip}]")
+    plan, lock = api.plan_and_lock(folder / "image.yaml", base="none")
+    assert (plan.resolution.torch, lock.plan) == (torch, plan.digest)
+    assert locked(folder, os.environ)[1]["torch"] == torch
+
+
+def test_a_build_without_a_lock_says_that_the_packages_are_not_asked(tmp_path: Path) -> None:
+    define(tmp_path, "pip: [attend==0.3]")
+    told: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    whole = asked(str(tmp_path / "image.yaml"), {}, FACTS, told.append)
+    tell_unchosen(whole, whole.plan(), Notes())
+    why = "only a build with a lock chooses them by the requirements of attend==0.3"
+    assert told == [f"--no-lock: torch {NEWEST} and Python 3.11 are those of the facts; {why}"]
+    define(tmp_path)
+    whole = asked(str(tmp_path / "image.yaml"), {}, FACTS, told.append)
+    tell_unchosen(whole, whole.plan(), Notes())
+    assert len(told) == 1
 
 
 def test_upgrade_chooses_torch_again(site: Site, tmp_path: Path) -> None:

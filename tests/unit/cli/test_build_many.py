@@ -120,18 +120,18 @@ def test_only_several_images_are_several() -> None:
 
 
 def test_tasks_get_their_locks_and_what_cannot_be_locked_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Locks, plan: object, base: str) -> None:
-        del self, plan, base
+    def refuse(self: Locks, asked: object, base: str) -> None:
+        del self, asked, base
         raise EngineError("there is no image nothing:1", hint="check the image name and tag")
 
-    monkeypatch.setattr(Locks, "of", refuse)
+    monkeypatch.setattr(Locks, "chosen", refuse)
     rows = [(cell("a"), task("a")), (cell("b"), task("b"))]
     done = {"a": outcome("a", "present")}
     locks = Locks.__new__(Locks)
-    first, second = with_locks(rows, done, locks)
+    first, second = with_locks(rows, done, locks, {})
     assert first is done["a"]
     assert (second.name, getattr(second, "status", None)) == ("b", build_task.FAILED)
-    assert list(with_locks(rows, {}, None)) == [task("a"), task("b")]
+    assert list(with_locks(rows, {}, None, {})) == [task("a"), task("b")]
 
 
 def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
