@@ -27,6 +27,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "test_cases:a range within",
     ),
     "companions and wheels that decide torch": (
+        "test_cases:a triton", "test_cases:a CUDA library",
         "test_cases:a torchvision", "test_cases:torchaudio alone", "test_cases:a pair of two",
         "test_exports.test_a_wheel_of_torch_names_its_version_and_cuda",
     ),

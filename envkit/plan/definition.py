@@ -23,7 +23,8 @@ from envkit.plan.requirements import Target
 from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.image/1"
-COMPANIONS = ("numpy", "torchvision", "torchaudio")
+NUMPY = "numpy"
+COMPANIONS = (NUMPY, "torchvision", "torchaudio")
 FLAVORS = ("runtime", "devel")
 TIERS = ("quick", "standard", "deep")
 KINDS = ("miniconda", "wheels")
@@ -39,7 +40,7 @@ KEYS = {
     "request": "constraints for the resolver (see below)",
     "template": "miniconda, wheels, or your own template named miniconda-NAME or wheels-NAME",
     "flavor": "runtime (slim) or devel (CUDA toolkit and compilers)",
-    "companions": f"packages installed with torch and pinned to it: {', '.join(COMPANIONS)}",
+    "companions": f"packages installed with torch: {', '.join(COMPANIONS)}; torchvision==0.21.* chooses its torch",
     "features": f"predefined additions: {', '.join(features.NAMES)}",
     "conda": "additional conda-forge packages (miniconda template)",
     "pip": "additional packages from the Python index, wheels only",
@@ -125,7 +126,8 @@ class Definition:
     template: str = "miniconda"
     flavor: str = "runtime"
     companions: tuple[str, ...] = ("numpy", "torchvision")
-    asked_companions: tuple[str, ...] = ()  # those that the file names: without one of them, the plan is refused
+    # Those that the file names, with the versions it gives: without one of them, the plan is refused.
+    asked_companions: tuple[tuple[str, str], ...] = ()
     features: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
@@ -319,8 +321,8 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
         "request": _request(top.child("request", REQUEST_KEYS), faults) if "request" in top else None,
         "template": top.text("template", check_template),
         "flavor": top.choice("flavor", FLAVORS),
-        "companions": (companions := top.choices("companions", COMPANIONS)),
-        "asked_companions": companions,
+        "companions": None if (asked := _companions(top)) is None else tuple(name for name, _ in asked),
+        "asked_companions": asked,
         "features": top.choices("features", features.NAMES),
         "conda": top.words("conda", conda_specs.check),
         "pip": top.words("pip", names.pip_spec),
@@ -345,6 +347,31 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
         "smoke": _smoke(top.child("smoke", SMOKE_KEYS)) if "smoke" in top else None,
     }
     return {key: value for key, value in values.items() if value is not None}
+
+
+_COMPANION = re.compile(r"(?P<name>[a-z]+)\s*(?P<range>[<>=!~].*)?")
+
+
+def _companions(top: Fields) -> tuple[tuple[str, str], ...] | None:
+    """Read companions: each a name, and for those that torch decides a constraint or an empty text."""
+    words = top.words("companions", _companion)
+    if words is None:
+        return None
+    return tuple((match["name"], match["range"] or "") for match in map(_COMPANION.fullmatch, words) if match)
+
+
+def _companion(value: str) -> str | None:
+    match = _COMPANION.fullmatch(value)
+    if match is None or match["name"] not in COMPANIONS:
+        return f"is not one of {', '.join(COMPANIONS)}, with or without a version as in torchvision==0.21.*"
+    if match["range"] and match["name"] == NUMPY:
+        return "has a version, which belongs under pip, conda or constraints"
+    try:
+        if match["range"]:
+            parse_constraint(match["range"], "companions")
+    except UsageError as error:
+        return f"has a version that cannot be read: {error.message.partition(': ')[2]}"
+    return None
 
 
 def _command(top: Fields, faults: list[str]) -> tuple[str, ...] | None:

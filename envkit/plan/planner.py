@@ -97,7 +97,11 @@ def _companions(definition: Definition, request: Request) -> tuple[str, ...]:
 
 def _wanted(definition: Definition) -> list[str]:
     """Return the companions that a definition and its requirements files name, as values of `--with`."""
-    ranges: dict[str, list[str]] = {name: [] for name in definition.asked_companions if name in COMPANION_PACKAGES}
+    ranges: dict[str, list[str]] = {
+        name: [version] if version else []
+        for name, version in definition.asked_companions
+        if name in COMPANION_PACKAGES
+    }
     for entry in definition.listed.settings:
         if entry.field in COMPANION_PACKAGES and not entry.line.constraint:
             ranges.setdefault(entry.field, []).extend([entry.value] if entry.value else [])
@@ -110,8 +114,9 @@ def _places(definition: Definition, clash: Sequence[str]) -> Iterator[str]:
         package = re.split(r"[^a-z]", wanted, maxsplit=1)[0]
         if not any(ask.startswith(f"--with {package}") for ask in clash):
             continue
-        if package in definition.asked_companions:
-            yield f"{definition.where}: companions: {package}"
+        own = dict(definition.asked_companions)
+        if package in own:
+            yield f"{definition.where}: companions: {package}{own[package]}"
         lines = (entry.line for entry in definition.listed.settings if entry.field == package)
         yield from (f"{line.where}: {line.text!r:.120}" for line in lines if not line.constraint)
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
-from envkit.ground.versions import parse_constraint
 from envkit.plan.definition import NO_FLAGS, SCHEMA, Definition, parse, shipped, target_of
 from envkit.plan.definition import load as load_definition
-from envkit.plan.names import repository
+from envkit.plan.names import distribution, repository
 from envkit.plan.planner import plan_of
 from envkit.plan.requirements import (
     FILE,
@@ -31,7 +30,7 @@ from envkit.plan.requirements import (
     sort,
     take,
 )
-from envkit.project import bases, kinds, listing, pages, targets
+from envkit.project import bases, kinds, listing, pages, pins, targets
 from envkit.project.choice import DEFAULT, Choice
 from envkit.project.conda_files import environment, has_pixi, is_environment, pixi
 from envkit.project.container_files import cog, dockerfile
@@ -43,7 +42,6 @@ from envkit.render.quoting import yaml
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.plan.model import BuildPlan
-    from envkit.resolve.model import Resolution
 
 
 def _pyproject(name: str, folder: Path, choice: Choice) -> Contents:
@@ -91,7 +89,7 @@ _SINGLE = ("user", "workdir")
 _WORDS = ("entrypoint", "command")
 # If no combination satisfies a project's file, these are dropped in this order. CUDA is dropped only if it is from a
 # base image: torch from the Python index bundles its own, and the two often differ.
-_DROPPABLE = ("source", "cudnn", "os", "flavor", "cuda")
+_DROPPABLE = ("source", "cudnn", "os", "flavor", "cuda", *_COMPANIONS)
 # NVIDIA publishes toolkit images for these, but not for Debian.
 _TOOLKIT_SYSTEMS = ("ubuntu24.04", "ubuntu22.04", "ubuntu20.04")
 
@@ -231,10 +229,11 @@ def draft(
     requirements = _unique(
         targets.decided(requirements, given, platform, lambda some: _python(draw(_listing(_unique(some))).plan))
     )
-    requirements = pages.decided(requirements, lambda some: draw(_listing(some)).plan)
+    for decided in (pages.decided, partial(pins.decided, facts=facts)):
+        requirements = decided(requirements, plan_of=lambda some: draw(_listing(some)).plan)
     fixed = {"python": ",".join(setting.value for setting in requirements.of("python"))}
     requirements = _referring(requirements, folder, target_of(fixed, given))
-    drafted = _resolving(_with_torch_of_companions(requirements, draw), draw)
+    drafted = _resolving(requirements, draw)
     named = requirements.of("torch") or targets.pins(requirements) or any(given.get(key) for key in _TORCH_FLAGS)
     return drafted if named else replace(drafted, undecided=bases.undecided(contents, facts))
 
@@ -290,20 +289,6 @@ def _python(plan: BuildPlan | None) -> str | None:
     return plan.resolution.python if plan else None
 
 
-def _with_torch_of_companions(requirements: Contents, draw: Callable[..., Drafted]) -> Contents:
-    """Add the torch that versions of torchvision and torchaudio need, if the rest of the request allows one."""
-    pins = targets.pins(requirements)
-    if not pins:
-        return requirements
-    without, given = draw(requirements), draw.keywords["given"]  # type: ignore[attr-defined] # of a partial
-    beside = draw(requirements, given={**given, **{setting.field: wanted for setting, wanted in pins}}).plan
-    if beside is None or (without.plan and without.plan.resolution.torch == beside.resolution.torch):
-        return requirements
-    note = f"torch {beside.resolution.torch} is taken: it is the newest that has {' and '.join(w for _, w in pins)}"
-    torch = Setting(field="torch", value=f"=={beside.resolution.torch}", line=pins[0][0].line, note=note)
-    return replace(requirements, settings=(*requirements.settings, torch))
-
-
 def _resolving(requirements: Contents, draw: Callable[[Contents], Drafted]) -> Drafted:
     """Return the definition without those values of a base image that no combination has: as few as possible."""
     first = draw(requirements)
@@ -350,14 +335,6 @@ def _drafted(requirements: Contents, *, name: str, folder: Path, facts: Facts, g
         plan = plan_of(parse(text, where=name, folder=folder, given=given), given, facts)
     except (ConflictError, UsageError) as error:
         conflict = error
-    if plan and (unmet := _unmet(requirements, plan.resolution)):
-        for setting, why in unmet:
-            requirements = replace(
-                requirements,
-                settings=tuple(other for other in requirements.settings if other != setting),
-                skipped=(*requirements.skipped, Skipped(line=setting.line, why=why)),
-            )
-        text = _text(name, requirements)
     packages = tuple(Setting(field="pip", value=package.spec, line=package.line) for package in requirements.packages)
     packages += tuple(
         Setting(field="constraints", value=constraint.spec, line=constraint.line)
@@ -372,18 +349,6 @@ def _drafted(requirements: Contents, *, name: str, folder: Path, facts: Facts, g
         conflict=conflict,
         plan=plan,
     )
-
-
-def _unmet(requirements: Contents, resolution: Resolution) -> list[tuple[Setting, str]]:
-    """Return the companions that the plan has in another version than their line asks, with the reason."""
-    found = []
-    for setting, wanted in targets.pins(requirements):
-        has = getattr(resolution, setting.field)
-        if has is None or not parse_constraint(wanted.removeprefix(setting.field), setting.field).allows(has):
-            what = f"{setting.field} {has}" if has else f"no {setting.field} that is known"
-            why = f"torch {resolution.torch} has {what}; to choose torch by this line, loosen or remove the torch line"
-            found.append((setting, why))
-    return found
 
 
 def _without(requirements: Contents, key: str, why: str) -> Contents:
@@ -461,8 +426,7 @@ def _text(name: str, requirements: Contents) -> str:
         *_request(requirements),
         *(["flavor: devel  # the CUDA toolkit and compilers"] if requirements.of("flavor") else []),
     ]
-    audio = requirements.of("torchaudio")
-    lines += [f"companions: [numpy, torchvision, torchaudio]  # {audio[0].line.where}"] if audio else []
+    lines += _companions(requirements)
     lines += _list(FILE, [file.value for file in requirements.of(FILE)])
     lines += _list("conda", [package.value for package in requirements.of("conda")])
     lines += _list("pip", [package.spec for package in requirements.packages])
@@ -503,6 +467,26 @@ def _request(requirements: Contents) -> list[str]:
             notes = "".join(f"; {setting.note}" for setting in settings if setting.note)
             rows.append(f"  {key}: {'true' if key == 'cpu' else json.dumps(constraint)}  # {origins}{notes}")
     return ["request:", *rows] if rows else []
+
+
+def _companions(requirements: Contents) -> list[str]:
+    """Return the line of the companions, if they are others than those of every definition.
+
+    A requirements file that the definition names keeps its own lines, with their versions.
+    """
+    named = {name: setting for name in _COMPANIONS for setting in requirements.of(name)[:1]}
+    specs = [spec for setting, spec in targets.pins(requirements) if not _of_file(requirements, setting)]
+    if "torchaudio" not in named and not specs:
+        return []
+    asked = {name: name for name in ("numpy", "torchvision", *(["torchaudio"] if "torchaudio" in named else []))}
+    asked |= {distribution(spec): spec for spec in specs}
+    origins = ", ".join(dict.fromkeys(setting.line.where for setting in named.values() if setting.value or not specs))
+    words = ", ".join(json.dumps(spec) if spec != name else name for name, spec in asked.items())
+    return [f"companions: [{words}]  # {origins}"]
+
+
+def _of_file(requirements: Contents, setting: Setting) -> bool:
+    return any(setting.line.where.partition(":")[0] == file.value for file in requirements.of(FILE))
 
 
 def _list(key: str, values: Sequence[str]) -> list[str]:

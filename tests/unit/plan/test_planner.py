@@ -366,6 +366,47 @@ def test_plans_are_deterministic_and_their_env_is_sorted(name: str, typed: dict[
     )
 
 
+@pytest.mark.parametrize(
+    ("companions", "torch"),
+    [
+        ("'torchvision==0.21.*'", "2.6.0"),
+        ("'torchvision==0.15.2', numpy", "2.0.1"),
+        ("torchvision, 'torchaudio==2.4.0'", "2.4.0"),
+        ("'torchaudio>=2.3,<2.5'", "2.4.1"),
+        ("'torchvision>=0.20', 'torchaudio==2.5.1'", "2.5.1"),
+    ],
+)
+def test_the_version_of_a_companion_chooses_torch(companions: str, torch: str) -> None:
+    assert planned(f"companions: [{companions}]").resolution.torch == torch
+
+
+@pytest.mark.parametrize("source", ["conda-forge", "conda-pytorch", "pypi"])
+def test_the_version_of_a_companion_chooses_torch_of_every_source(source: str) -> None:
+    body = f"companions: ['torchvision==0.20.*']\nrequest: {{source: {source}, torch: '<=2.5.1'}}"
+    assert planned(body).resolution.torch.startswith("2.5.")
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("torchtext", "is not one of numpy, torchvision, torchaudio"),
+        ("numpy<2", "has a version, which belongs under pip, conda or constraints"),
+        ("torchvision=0.21", "has a version that cannot be read: '=0.21' is not a version"),
+        ("torchvision==a.b", "has a version that cannot be read"),
+        ("torchaudio 2.4", "is not one of numpy, torchvision, torchaudio"),
+    ],
+)
+def test_a_companion_that_cannot_be_read_is_an_error(word: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"companions.*{why}"):
+        planned(f"companions: ['{word}']")
+
+
+def test_a_version_of_a_companion_that_torch_excludes_is_a_conflict_with_its_place() -> None:
+    with pytest.raises(ConflictError) as caught:
+        planned("companions: ['torchvision==0.15.2']\nrequest: {torch: '2.6.0'}")
+    assert caught.value.details[0].endswith("companions: torchvision==0.15.2")
+
+
 def test_a_companion_without_a_wheel_is_left_out_or_refused() -> None:
     request = "request: {torch: 2.5.1, python: '3.13'}\n"
     plan = planned(request)

@@ -398,7 +398,44 @@ CASES = {
     "a torchvision that decides torch": Case(
         files={"pyproject.toml": '[project]\nname = "x"\ndependencies = ["torch>=2.1", "torchvision==0.19.0"]\n'},
         torch="2.4.0",
-        notes=("torch 2.4.0 is taken",),
+    ),
+    "a triton decides torch": Case(files=requirements("torch>=2.0.1", "triton==2.0.0"), torch="2.0.1"),
+    "a triton without a line of torch decides it": Case(files=requirements("einops", "triton==3.2.0"), torch="2.6.0"),
+    "a triton of several torches takes the newest": Case(
+        files=requirements("triton==3.0.0", "torch"), torch="2.4.1", notes=("torch >=2.4.0,<=2.4.1 is taken",)
+    ),
+    "a CUDA library decides CUDA": Case(
+        files=requirements("torch==2.4.1", "nvidia-cublas-cu12==12.1.3.1"), torch="2.4.1", cuda="12.1"
+    ),
+    "the CUDA libraries of a freeze decide CUDA and cuDNN": Case(
+        files=requirements(
+            "torch==2.5.1",
+            "nvidia-cuda-runtime-cu12==12.4.127",
+            "nvidia-cuda-nvrtc-cu12==12.4.127",
+            "nvidia-cudnn-cu12==9.1.0.70",
+            "nvidia-nccl-cu12==2.21.5",
+            "triton==3.1.0",
+        ),
+        torch="2.5.1",
+        cuda="12.4",
+    ),
+    "a CUDA library in a pyproject decides CUDA and with it torch": Case(
+        files={
+            "pyproject.toml": '[project]\nname = "x"\ndependencies = ["torch", "nvidia-cuda-nvrtc-cu11==11.8.89"]\n'
+        },
+        torch="2.7.1",
+        cuda="11.8",
+    ),
+    "a constraint on triton decides torch": Case(
+        files={"requirements.txt": "torch\n-c limits.txt\n", "limits.txt": "triton==3.3.0\n"}, torch="2.7.0"
+    ),
+    "a triton that the line of torch excludes decides nothing": Case(
+        files=requirements("torch==2.6.0", "triton==3.3.1"), torch="2.6.0"
+    ),
+    "a range of triton decides nothing": Case(files=requirements("torch==2.6.0", "triton>=2"), torch="2.6.0"),
+    "a torchvision beside a conda package of torch decides it": Case(
+        files=environment("python=3.10", "pytorch", "torchvision=0.15.2", "pytorch-cuda=11.8", channels="pytorch"),
+        torch="2.0.1",
     ),
     "a torchvision in a requirements file decides torch": Case(
         files=requirements("torch>=2.0", "torchvision==0.15.2"), torch="2.0.1"
