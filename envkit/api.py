@@ -225,7 +225,6 @@ def lock(
 def plan_and_lock(
     definition: str | Path | None = None,
     *,
-    here: bool = False,
     base: str = "auto",
     old: Lock | None = None,
     update: Sequence[str] = (),
@@ -240,14 +239,13 @@ def plan_and_lock(
 
     Args:
         definition: as for `plan`.
-        here: as for `plan`.
         base: as for `lock`.
         old: as for `lock`; its torch and Python are kept, too, if the request allows them.
         update: as for `lock`; with torch among them, torch is chosen again.
         as_of: as for `lock`.
         settings: as for `lock`.
         reporter: receives the steps.
-        wanted: see `Wanted`; overrides the definition.
+        wanted: see `Wanted`; overrides the definition. `gpu="auto", driver="auto"` is this machine.
 
     Returns:
         The plan with the newest torch that the packages allow, and its lock.
@@ -257,7 +255,7 @@ def plan_and_lock(
     """
     loaded = _settings(settings, reporter)
     facts = facts_of(loaded)
-    fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
+    fields = fields_here(_fields(wanted), facts, warnings.warn, here=False)
     whole = asked(_name(definition), fields, facts, warnings.warn)
     moment = parse_moment(as_of, "as_of") if as_of is not None else None
     request = LockRequest(plan=whole.plan(), settings=loaded, base=base, as_of=moment, update=tuple(update), old=old)

@@ -29,7 +29,7 @@ from envkit.plan.store import plan_from_json
 from envkit.resolve.companions import paired
 from envkit.resolve.index import index
 from tests.lock.commands import envkit
-from tests.lock.served import Dist, Pkg, Site, put_channel, put_index
+from tests.lock.served import Dist, Pkg, Site, put_channel, put_index, put_pages
 
 FACTS = load(None)
 NEWEST = index(FACTS).newest["pypi"]
@@ -126,6 +126,64 @@ def test_a_torch_of_the_request_stays_and_the_clash_names_both(site: Site, tmp_p
     assert locked(tmp_path, env, "--torch", "2.9.0")[1]["torch"] == "2.9.0"
     define(tmp_path, "pip: [free, attend]", request=', torch: "2.9.1"')
     assert locked(tmp_path, env)[1]["attend"] == "0.4"
+
+
+SOURCE_ONLY = {"meta": {"api-version": "1.1"}, "files": []}
+PAGED = [
+    # versions on the pages by the torch of the page, request, what is proposed
+    ({"2.9": "2.1+pt29cu128"}, ', torch: "2.9.1"', "/whl/torch-2.9.0+cu128.html/]", "ext 2.1+pt29cu128, torch 2.9.1"),
+    ({"2.6": "2.0"}, "", "/whl/torch-2.6.0+cu124.html/] and --torch 2.6.0", "ext 2.0, torch 2.6.0"),
+    ({"2.6": "2.0", "2.9": "2.1"}, "", "/whl/torch-2.9.0+cu128.html/] and --torch 2.9.1", "ext 2.1, torch 2.9.1"),
+    ({"2.4": "1.9", "2.6": "2.0"}, ', torch: "<2.6"', "/whl/torch-2.4.0+cu121.html/] and", "ext 1.9, torch 2.4.1"),
+]
+
+
+def put_source(site: Site, name: str) -> None:
+    """A package of the index that has its source only."""
+    row = {"filename": f"{name}-1.0.tar.gz", "url": f"{name}-1.0.tar.gz", "hashes": {"sha256": "0" * 64}, "size": 9}
+    tree = SOURCE_ONLY | {"name": name, "files": [row | {"upload-time": "2026-01-01T00:00:00Z"}]}
+    site.put(f"/simple/{name}/", json.dumps(tree).encode(), "application/vnd.pypi.simple.v1+json")
+
+
+def with_page(site: Site, folder: Path) -> str:
+    """Facts with the page of a package's wheels."""
+    page = f"{site.url}/whl/torch-{{torch}}.0+{{cu}}.html/"
+    row = f"{{package: ext, deb: [], rpm: [], pages: ['{page}'], refs: [here]}}"
+    text = f"schema: 1\nsources:\n  here: {{kind: internal, what: a page}}\npackage_needs:\n  - {row}\n"
+    (folder / "facts.yaml").write_text(text)
+    return str(folder / "facts.yaml")
+
+
+@pytest.mark.parametrize(("pages", "request_", "change", "gives"), PAGED)
+def test_a_known_page_of_wheels_is_tried_before_a_build_from_source(
+    pages: dict[str, str], request_: str, change: str, gives: str, at: tuple[Site, Path]
+) -> None:
+    site, tmp_path = at
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", torches())}
+    put_source(site, "ext")
+    cudas = {"2.4": "cu121", "2.6": "cu124", "2.9": "cu128"}
+    for torch, version in pages.items():
+        put_pages(site, f"/whl/torch-{torch}.0+{cudas[torch]}.html", [Dist("ext", version)], hashes=True)
+    define(tmp_path, "pip: [ext]", request=request_)
+    told = refused(tmp_path, env, "--facts", with_page(site, tmp_path))
+    assert "has no wheel of ext, only its source" in told
+    assert f"try: find_links: [{site.url}{change}" in told
+    assert gives in told
+    assert "or add to the definition: allow_source: [ext]" in told
+    # What is proposed is what solves.
+    url = f"{site.url}{change}".partition("]")[0]
+    torch = gives.rpartition(" ")[2]
+    define(tmp_path, "pip: [ext]", f"find_links: ['{url}']", request=f', torch: "{torch}"')
+    assert locked(tmp_path, env)[1]["ext"] == gives.split()[1].rstrip(",")
+
+
+def test_pages_that_have_no_wheel_are_named_before_a_build_from_source(site: Site, tmp_path: Path) -> None:
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", torches())}
+    put_source(site, "ext")
+    define(tmp_path, "pip: [ext]", request=', torch: "2.9.1"')
+    told = refused(tmp_path, env, "--facts", with_page(site, tmp_path))
+    assert f"tried find_links: [{site.url}/whl/torch-2.9.0+cu128.html/]: none has a wheel for this image" in told
+    assert "allow_source: [ext]" in told
 
 
 def test_a_wheel_for_another_python_is_told_before_a_build_from_source(site: Site, tmp_path: Path) -> None:
