@@ -21,6 +21,7 @@ from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
 from envkit.lock.wheels import python_index
+from envkit.plan import source_spec
 from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import BuildPlan
 from envkit.resolve.candidates import Candidates
@@ -115,7 +116,10 @@ class Probe:
         elsewhere = plan.resolution.source != "pypi"
         own = [f"{build.torch}{build.local_version or '+conda'}" for build in among.builds] if elsewhere else []
         limits = uv.Limits(
-            chosen=stubs.of_conda(packages), constraints=(*plan.constraints, *more), offered={_TORCH: own}
+            chosen=stubs.of_conda(packages),
+            constraints=(*plan.constraints, *more),
+            offered={_TORCH: own},
+            without=[source_spec.parse(text).name for text in plan.allow_source],
         )
         index = python_index(plan, self.places)
         return uv.compile_wheels(wanted, target, limits, index, as_of=self.as_of, cached_only=cached_only)[0]

@@ -60,6 +60,7 @@ class Limits:
     built: Sequence[Path] = ()  # wheels that were built from source, considered in addition to those of the index
     # Distribution -> versions that exist besides those of the index: a later solve takes them from another one.
     offered: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    without: Sequence[str] = ()  # distributions that are left out, with what they require: they are built later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,11 @@ def compile_wheels(
             *(["--constraints", "constraints.txt"] if lines else []),
             *(["--offline"] if cached_only else []),
         ]
+        if limits.without:
+            # An override replaces every requirement on a package; a marker that never holds leaves the package out.
+            never = "".join(f'{name} ; python_version < "3"\n' for name in limits.without)
+            (folder / "overrides.txt").write_text(never, encoding="utf-8")
+            options += ["--overrides", "overrides.txt"]
         options += _preferences(limits.preferred, folder)
         text = _compile(requirements, target, options, folder, index=index, as_of=as_of)
     return text, frozenset(written)

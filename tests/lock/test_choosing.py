@@ -22,7 +22,7 @@ from envkit.lock.reading import lock_from_json
 from envkit.lock.store import read_lock
 from envkit.pipeline.asking import asked
 from envkit.pipeline.choosing import tell_unchosen
-from envkit.pipeline.locking import Locks
+from envkit.pipeline.locking import Locks, probe_of
 from envkit.plan.definition import load as load_definition
 from envkit.plan.model import BuildPlan
 from envkit.plan.store import plan_from_json
@@ -184,6 +184,31 @@ def test_pages_that_have_no_wheel_are_named_before_a_build_from_source(site: Sit
     told = refused(tmp_path, env, "--facts", with_page(site, tmp_path))
     assert f"tried find_links: [{site.url}/whl/torch-2.9.0+cu128.html/]: none has a wheel for this image" in told
     assert "allow_source: [ext]" in told
+
+
+@pytest.mark.parametrize(
+    ("pip", "allowed", "torch"),
+    [
+        ("ext", "ext", NEWEST),
+        ("uses", "ext", "2.6.0"),
+        ("'ext>=0.5', uses", "ext==1.0", "2.6.0"),
+        ("'ext[more]', attend", "Ext", "2.9.0"),
+        ("uses", f"ext @ git+https://code.example.com/ext@{'a' * 40}", "2.6.0"),
+    ],
+)
+def test_torch_is_chosen_with_the_packages_that_need_no_build(
+    pip: str, allowed: str, torch: str, at: tuple[Site, Path]
+) -> None:
+    """A package that is built from source has no wheel yet; it is built for the torch that is chosen."""
+    site, folder = at
+    uses = Dist("uses", "1", ("ext", "torch<2.7"))
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), PINNED, uses])}
+    put_source(site, "ext")
+    define(folder, f"pip: [{pip}]", f"allow_source: ['{allowed}']")
+    whole = asked(str(folder / "image.yaml"), {}, FACTS, pytest.fail)
+    plan = whole.plan()
+    probe = probe_of(settings_of(env, folder), plan)
+    assert probe.newest(plan, whole.candidates(plan)[0]).torch == torch
 
 
 def test_a_wheel_for_another_python_is_told_before_a_build_from_source(site: Site, tmp_path: Path) -> None:
