@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envkit.ground.errors import UsageError
 from envkit.plan import names
-from envkit.plan.requirements import Contents, Line, included, index, skip, sort, take
+from envkit.plan.requirements import Contents, Line, included, index, not_for, skip, sort, take
 from envkit.project.choice import Choice
 from envkit.project.conda_files import conda, environment, of_channels, with_source
 from envkit.project.installers import Installation, Item, UndecidedError, installation, unwrapped
@@ -57,6 +57,7 @@ class Build:
 
 _AS_FILE = "a shell reads it as a file; quote the requirement"
 SHELL_ONLY = "image definitions cannot contain shell commands"
+NOT_RUN = "it does not run with the ARG and ENV values of the file"
 
 
 def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
@@ -67,6 +68,9 @@ def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
     for part in steps:
         own = Line(where=line.where, text=part.text)
         values = tuple(word.value or "" for word in unwrapped(part.words))
+        if part.never:
+            requirements += not_for(own, NOT_RUN) if values and not _NOTHING.match(" ".join(values)) else Contents()
+            continue
         if values[:1] in (("cd",), ("pushd",), ("popd",)):
             is_known = folder is not None and not part.doubt and not part.nested and len(values) == 2 and values[1]  # noqa: PLR2004
             folder = posixpath.normpath(posixpath.join(folder or "", values[1])) if is_known else None

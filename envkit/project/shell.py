@@ -58,6 +58,7 @@ class Command:
     redirects: tuple[str, ...] = ()  # as written: '>=2.1'
     document: str | None = None  # its standard input, from a heredoc
     doubt: str = ""  # why it may not run; empty = it runs
+    never: bool = False  # a test whose words are all known keeps it from running
     nested: bool = False  # in a subshell, which has its own working folder
 
     @property
@@ -142,6 +143,13 @@ class _Frame:
     commands: int = 0  # those before it
     doubt: str = ""  # of all its commands
     guard: str = ""  # of the rest of the list `a && b || c`
+    skipped: bool | None = None  # the status with which the rest of the list is skipped; None: it is not
+    never: bool = False  # its commands do not run
+    # Of an if: the first command of the condition that is read, whether a branch before ran, and whether that is known.
+    condition: int = 0
+    is_first: bool = True  # the condition that always runs is being read
+    ran: bool = False
+    known: bool = True
 
 
 class _Parser:
@@ -157,6 +165,7 @@ class _Parser:
         self._pending: list[_Token] = []
         self._skips = ""  # 'header' of a loop, 'pattern' of a case
         self._was_test = self._negated = self._closed = False
+        self._result: bool | None = None  # of the last command, if it is a test whose words are known
         self._over = ""
         self._at = 0  # the position of the current token
 
@@ -216,7 +225,9 @@ class _Parser:
         elif word in _INNER:
             if frame.kind != _INNER[word]:
                 raise _UnreadableError(f"{word!r} here")
-            frame.guard = ""
+            frame.guard, frame.skipped = "", None
+            if frame.kind == "if":
+                self._branch(frame, word)
         elif word in _CLOSING:
             self._close(_CLOSING[word], word)
         elif word == "{":
@@ -229,8 +240,24 @@ class _Parser:
             return False
         return True
 
+    def _branch(self, frame: _Frame, word: str) -> None:
+        """Begin a branch of an if, or the condition of the next one, with what is known of whether it runs."""
+        if word == "then":
+            frame.is_first = False
+            is_test = len(self._commands) - frame.condition == 1
+            holds = self._result if is_test else None
+            frame.known = frame.known and (frame.ran or holds is not None)
+            frame.never = frame.ran or (frame.known and holds is False)
+            frame.ran = frame.ran or (frame.known and holds is True)
+        else:
+            frame.never = frame.ran
+        # The condition of an elif is a command as well: it runs if no branch before it did.
+        frame.condition = len(self._commands)
+        frame.doubt = "" if frame.known else f"whether it runs depends on {_named('if')}"
+
     def _open(self, kind: str, doubt: str = "") -> None:
-        self._frames.append(_Frame(kind, start=self._at, commands=len(self._commands), doubt=doubt))
+        at = len(self._commands)
+        self._frames.append(_Frame(kind, start=self._at, commands=at, condition=at, doubt=doubt))
 
     def _close(self, kind: str, word: str) -> None:
         if self._frames[-1].kind != kind or len(self._frames) == 1:
@@ -255,19 +282,27 @@ class _Parser:
         frame = self._frames[-1]
         if operator == ")":
             self._close("subshell", ")")
-        elif operator == "&&":
+        elif operator in ("&&", "||"):
+            self._listed(frame, operator)
+        elif operator in (";;", ";&", ";;&"):
+            if frame.kind != "case":
+                raise _UnreadableError(f"{operator!r} here")
+            frame.guard, frame.skipped, self._skips = "", None, "pattern"
+        elif operator not in ("|", "|&"):
+            frame.guard, frame.skipped = "", None
+
+    def _listed(self, frame: _Frame, operator: str) -> None:
+        """Go on in a list: `&&` runs what follows if the status before is 0, `||` if it is not."""
+        status = frame.skipped if frame.skipped is not None else self._result if self._was_test else None
+        if status is not None and not frame.guard:
+            frame.skipped = None if status == (operator == "&&") else status
+        elif operator == "||":
+            frame.guard = _FAILED
+        else:
             if frame.guard == _FAILED:
                 frame.guard = ""
             if self._was_test:
                 frame.guard = frame.guard or "whether it runs depends on the test before it"
-        elif operator == "||":
-            frame.guard = _FAILED
-        elif operator in (";;", ";&", ";;&"):
-            if frame.kind != "case":
-                raise _UnreadableError(f"{operator!r} here")
-            frame.guard, self._skips = "", "pattern"
-        elif operator not in ("|", "|&"):
-            frame.guard = ""
 
     def _finish(self) -> None:
         """Add the command of the pending tokens."""
@@ -299,14 +334,40 @@ class _Parser:
             redirects=redirects,
             document=self._lexer.bodies.get(documents[-1].start) if documents else None,
             doubt=doubt,
+            never=any(frame.never or frame.skipped is not None for frame in self._frames),
             nested=any(frame.kind == "subshell" for frame in self._frames),
         )
         first_word = command.values[0] if command.values else ""
         self._was_test = negated or posixpath.basename(first_word) in _TESTS or command.values[:2] == ("command", "-v")
+        unsure = any(
+            (frame.doubt and not (frame.kind == "if" and frame.is_first)) or frame.guard for frame in self._frames
+        )
+        result = None if self._over or unsure or command.never else _tested(command)
+        self._result = None if result is None else result != negated
         # `exec` without a command only redirects.
-        if first_word in _ENDS and not doubt and (first_word != "exec" or len(words) > 1):
+        if first_word in _ENDS and not doubt and not command.never and (first_word != "exec" or len(words) > 1):
             self._over = f"{first_word} ends the commands before it"
         self._commands.append(command)
+
+
+def _tested(command: Command) -> bool | None:
+    """Return the result of a test that compares known words: `[ "$X" = true ]`, `[[ -n $Y ]]`; None if it does not."""
+    values = command.values
+    if len(values) != len(command.words) or command.redirects or not values:
+        return None
+    closing = {"[": "]", "[[": "]]", "test": ""}.get(values[0])
+    if closing is None or (closing and values[-1] != closing):
+        return None
+    words = values[1:-1] if closing else values[1:]
+    if len(words) == 2 and words[0] in ("-n", "-z"):  # noqa: PLR2004 - an operator and a word
+        return bool(words[1]) == (words[0] == "-n")
+    if len(words) == 3 and words[1] in ("=", "==", "!="):  # noqa: PLR2004 - two words and an operator
+        # On the right of [[ ]], a word without quotes is a pattern.
+        is_pattern = values[0] == "[[" and any(char in command.words[3].text for char in "*?[")
+        return None if is_pattern else (words[0] == words[2]) == (words[1] != "!=")
+    if len(words) == 1:
+        return bool(words[0])
+    return None
 
 
 _INNER = {"then": "if", "elif": "if", "else": "if", "do": "loop"}

@@ -586,7 +586,7 @@ CASES = {
     "a branch that cannot be decided": Case(
         files=dockerfile(
             "FROM python:3.11-slim",
-            "ARG X=false",
+            "ARG X",
             "RUN pip install torch==2.6.0",
             'RUN if [ "$X" = true ]; then pip install flash-attn; fi',
         ),

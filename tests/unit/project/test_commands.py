@@ -10,6 +10,7 @@ import pytest
 
 from envkit.ground.errors import UsageError
 from envkit.plan.requirements import Contents
+from envkit.project.build_commands import NOT_RUN
 from envkit.project.container_files import dockerfile
 
 
@@ -246,3 +247,56 @@ def test_another_escape_character_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("# escape=`\nFROM python:3.11\nRUN pip install `\n  einops\n")
     with pytest.raises(UsageError, match="Dockerfile:1: the directive escape=`"):
         dockerfile("Dockerfile", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("run", "taken", "never"),
+    [
+        ('if [ "$GPU" = true ]; then pip install einops; fi; pip install rich', ["einops", "rich"], []),
+        ('if [ "$GPU" = false ]; then pip install einops; fi; pip install rich', ["rich"], ["pip install einops"]),
+        (
+            'if [ "$GPU" != "true" ]; then pip install einops; else pip install rich; fi',
+            ["rich"],
+            ["pip install einops"],
+        ),
+        (
+            'if [ "$KIND" = a ]; then pip install a1; elif [ $KIND = b ]; then pip install b; else pip install c; fi',
+            ["b"],
+            ["pip install a1", "pip install c"],
+        ),
+        ('if [[ -n "$GPU" ]]; then pip install einops; fi', ["einops"], []),
+        ("if test -z $GPU; then pip install einops; fi", [], ["pip install einops"]),
+        ('if ! [ "$GPU" = true ]; then pip install einops; fi', [], ["pip install einops"]),
+        ('[ "$GPU" = true ] && pip install einops', ["einops"], []),
+        ('[ "$GPU" = true ] || pip install einops', [], ["pip install einops"]),
+        ('[ "$GPU" = no ] && pip install einops || pip install rich', ["rich"], ["pip install einops"]),
+        ('[ "$GPU" = no ] && { cd /x; pip install einops; }; pip install rich', ["rich"], ["pip install einops"]),
+        ('if [ "$GPU" = no ]; then exit 0; fi; pip install rich', ["rich"], ["exit 0"]),
+        ('if [ "$GPU" = no ]; then if [ -f x ]; then pip install a1; fi; fi', [], ["[ -f x ]", "pip install a1"]),
+    ],
+)
+def test_a_test_of_known_values_is_decided(run: str, taken: list[str], never: list[str], tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM python:3.12\nARG GPU=true\nENV KIND=b\nRUN {run}\n")
+    found = dockerfile("Dockerfile", tmp_path)
+    assert [one.spec for one in found.packages] == taken
+    assert [row.line.text for row in found.skipped if row.why == NOT_RUN] == never
+    assert all(row.elsewhere for row in found.skipped if row.why == NOT_RUN)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        'if [ "$OTHER" = true ]; then pip install einops; fi',
+        'if [ "$GPU" = true ] && [ -f x ]; then pip install einops; fi',
+        "if [[ $GPU == t* ]]; then pip install einops; fi",
+        'GPU=false; if [ "$GPU" = true ]; then pip install einops; fi',
+        'for x in a b; do if [ "$GPU" = true ]; then pip install einops; fi; done',
+        'if [ -f x ]; then pip install rich; elif [ "$GPU" = true ]; then pip install einops; fi',
+        'if [ "$GPU" = true -a -f x ]; then pip install einops; fi',
+    ],
+)
+def test_a_test_of_what_only_the_build_knows_is_not_decided(run: str, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM python:3.12\nARG GPU=true\nRUN {run}\n")
+    found = dockerfile("Dockerfile", tmp_path)
+    assert [one.spec for one in found.packages] == []
+    assert "pip install einops" in [row.line.text for row in found.skipped if not row.harmless]
