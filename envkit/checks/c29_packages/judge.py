@@ -57,8 +57,17 @@ _KNOWN = (
         "{name} was compiled for another torch: choose its release for torch {torch}.",
     ),
     (
-        ("compiled using NumPy 1", "_ARRAY_API not found", "numpy.dtype size changed"),
+        (
+            "compiled using NumPy 1",
+            "_ARRAY_API not found",
+            "numpy.dtype size changed",
+            "was removed in the NumPy 2.0 release",
+        ),
         "Add to the definition: pip: ['numpy<2']",
+    ),
+    (
+        ("module 'numpy' has no attribute", "was a deprecated alias for the builtin"),
+        "Add to the definition: pip: ['numpy<1.24']",
     ),
 )
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
