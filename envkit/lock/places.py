@@ -84,18 +84,29 @@ def python_index(environ: Mapping[str, str], *, system: Path = Path("/etc/pip.co
         if environ.get(name):
             return environ[name]
     for path in _pip_files(environ, system):
-        # Raw, as in pip: a `%` in a URL is no interpolation.
-        parser = configparser.RawConfigParser()
         try:
-            parser.read_string(path.read_text(encoding="utf-8"))
+            value = pip_settings(path.read_text(encoding="utf-8")).get("index-url")
         except (OSError, UnicodeDecodeError, configparser.Error):
             continue  # pip reports the error itself; here the next file is used
-        # In pip, the section of a command overrides [global].
-        for section in ("install", "global"):
-            value = parser.get(section, "index-url", fallback=None)
-            if value:
-                return value.strip()
+        if value:
+            return value
     return None
+
+
+def pip_settings(text: str) -> dict[str, str]:
+    """Return what a configuration file of pip sets for `pip install`, by the names of the options.
+
+    Raises:
+        configparser.Error: the text is no such file.
+    """
+    # Raw, as in pip: a `%` in a URL is no interpolation.
+    parser = configparser.RawConfigParser()
+    parser.read_string(text)
+    found: dict[str, str] = {}
+    for section in ("global", "install"):  # in pip, the section of a command overrides [global]
+        if parser.has_section(section):
+            found |= {key.replace("_", "-"): value.strip() for key, value in parser.items(section) if value}
+    return found
 
 
 def _pip_files(environ: Mapping[str, str], system: Path) -> list[Path]:

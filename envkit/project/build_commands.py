@@ -81,7 +81,9 @@ def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
         except UndecidedError as error:
             requirements += skip(own, str(error))
             continue
-        if found is None:
+        if found is None and not part.doubt and (setting := _PIP_CONFIG.fullmatch(" ".join(values))):
+            requirements += configured(own, setting["key"], setting["value"])
+        elif found is None:
             # Code that cannot be read has no words.
             requirements += skip(own, SHELL_ONLY if part.words or not part.doubt else part.doubt)
         elif part.doubt:
@@ -89,6 +91,29 @@ def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
         else:
             requirements += _installed(own, part, found, build, folder)
     return requirements
+
+
+# `pip config set global.extra-index-url https://...`
+_PIP_CONFIG = re.compile(
+    r"(?:\S*/)?(?:pip3?|python3? -m pip) config (?:--\w+ )*set (?:--\w+ )*"
+    r"(?:global|install)\.(?P<key>[\w-]+) (?P<value>\S.*)"
+)
+# Settings of pip that change how it works, not what it installs.
+_OF_TOOL = frozenset([
+    "break-system-packages", "cache-dir", "cert", "default-timeout", "disable-pip-version-check", "no-cache-dir",
+    "no-color", "no-input", "progress-bar", "quiet", "retries", "root-user-action", "timeout", "trusted-host",
+    "verbose",
+])  # fmt: skip
+
+
+def configured(line: Line, key: str, value: str) -> Contents:
+    """Return what a setting of pip says: an index or a page of wheels; every other one is lost, or changes nothing."""
+    key = key.replace("_", "-")
+    if key in ("index-url", "extra-index-url", "find-links"):
+        return sum((index(line, url, page=key == "find-links") for url in value.split()), start=Contents())
+    if key in _OF_TOOL:
+        return skip(line, "it changes how pip works during the build, not what it installs", harmless=True)
+    return skip(line, f"the setting {key} of pip is not supported")
 
 
 # Commands that leave nothing in an image.

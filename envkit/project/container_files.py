@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import posixpath
 import re
@@ -13,6 +14,7 @@ from typing import Any
 
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
+from envkit.lock.places import pip_settings
 from envkit.plan import copying, names
 from envkit.plan.requirements import (
     SOURCES,
@@ -28,7 +30,15 @@ from envkit.plan.requirements import (
     take,
 )
 from envkit.project import bases
-from envkit.project.build_commands import INDEX_VARIABLES, SHELL_ONLY, Build, checked, contents_of, system_package
+from envkit.project.build_commands import (
+    INDEX_VARIABLES,
+    SHELL_ONLY,
+    Build,
+    checked,
+    configured,
+    contents_of,
+    system_package,
+)
 from envkit.project.conda_files import variable
 from envkit.project.shell import Command, commands, is_shell, of_words
 from envkit.project.toml_files import texts
@@ -431,6 +441,8 @@ def _copied(step: _Step) -> Contents:
     sources = [file for source in words[:-1] for file in _fitting(source, build.folder)]
     if not sources:
         return skip(line, "no file of the folder fits the pattern")
+    if len(words) == 2 and (settings := _pip_conf(step, words[0], target)) is not None:  # noqa: PLR2004 - source and target
+        return settings
     for source in sources:
         own = posixpath.normpath(source.lstrip("/")) if source.strip("/") else "."
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
@@ -449,6 +461,26 @@ def _copied(step: _Step) -> Contents:
         copied = Setting(field="copy", value=json.dumps([own, to]), line=line, note=note if is_above else "")
         requirements += skip(line, why) if why else Contents(settings=(copied,))
     return requirements
+
+
+# Where pip reads its settings from.
+_PIP_CONF = re.compile(
+    r"/etc/(?:xdg/pip/)?pip\.conf|(?:/root|/home/[^/]+|~|\$\{?HOME\}?)/\.(?:config/pip|pip)/pip\.conf"
+)
+
+
+def _pip_conf(step: _Step, source: str, target: str) -> Contents | None:
+    """Return the settings of a file that becomes pip's configuration; None for every other copy."""
+    path = posixpath.join(target, posixpath.basename(source)) if target.endswith("/") else target
+    file = step.build.folder / source.lstrip("/")
+    if not _PIP_CONF.fullmatch(path) or not file.is_file():
+        return None
+    try:
+        settings = pip_settings(strictyaml.text_of(file, root=step.build.folder))
+    except configparser.Error:
+        return skip(step.line, f"{source} is not a configuration of pip")
+    lines = {key: Line(where=step.line.where, text=f"{source}: {key} = {value}") for key, value in settings.items()}
+    return sum((configured(lines[key], key, value) for key, value in settings.items()), start=Contents())
 
 
 def _fitting(source: str, folder: Path) -> list[str]:

@@ -300,3 +300,74 @@ def test_a_test_of_what_only_the_build_knows_is_not_decided(run: str, tmp_path: 
     found = dockerfile("Dockerfile", tmp_path)
     assert [one.spec for one in found.packages] == []
     assert "pip install einops" in [row.line.text for row in found.skipped if not row.harmless]
+
+
+PYG = "https://data.example.org/whl/torch-2.6.0+cu124.html"
+
+
+@pytest.mark.parametrize(
+    ("run", "wanted"),
+    [
+        (
+            "pip config set global.extra-index-url https://wheels.example.org/simple/x",
+            [("indexes", "https://wheels.example.org/simple/x")],
+        ),
+        (f"pip3 config set install.find_links {PYG}", [("find_links", PYG)]),
+        (
+            "python3 -m pip config --global set global.index-url https://download.example.org/whl/cu121",
+            [("cuda", "12.1")],
+        ),
+        (
+            "pip config set global.index-url https://download.example.org/whl/cpu && pip install torch",
+            [("cpu", "true"), ("torch", "")],
+        ),
+        ("pip config set global.break-system-packages true", []),
+    ],
+)
+def test_settings_of_pip_are_its_options(run: str, wanted: list[tuple[str, str]], tmp_path: Path) -> None:
+    found = read(tmp_path, f"RUN {run}")
+    settings = [(one.field, one.value) for one in found.settings if one.field != "python"]
+    assert settings == wanted
+    assert [row for row in found.skipped if not row.harmless] == []
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "pip config set global.constraint /x/limits.txt",
+        "pip config set global.index-url $URL",
+        "pip config unset global.index-url",
+        "[ -f x ] && pip config set global.index-url https://download.example.org/whl/cpu",
+    ],
+)
+def test_settings_of_pip_that_cannot_be_read_are_lost_by_name(run: str, tmp_path: Path) -> None:
+    found = read(tmp_path, f"RUN {run}")
+    assert [one.field for one in found.settings] == ["python"]
+    assert any("pip config" in row.line.text for row in found.skipped if not row.harmless)
+
+
+@pytest.mark.parametrize(
+    ("copy", "wanted"),
+    [
+        ("pip.conf /etc/pip.conf", True),
+        ("pip.conf /etc/", True),
+        ("pip.conf /root/.pip/pip.conf", True),
+        ("./pip.conf /root/.config/pip/", True),
+        ('["pip.conf", "/home/app/.config/pip/pip.conf"]', True),
+        ("pip.conf /app/pip.conf", False),
+    ],
+)
+def test_a_copied_configuration_of_pip_has_indexes(copy: str, wanted: bool, tmp_path: Path) -> None:
+    index = "https://download.example.org/whl/cu124"
+    text = f"[global]\ntimeout = 60\nindex-url = {index}\n[install]\nfind-links =\n  {PYG}\n"
+    (tmp_path / "pip.conf").write_text(text)
+    found = read(tmp_path, f"COPY {copy}")
+    settings = [(one.field, one.value) for one in found.settings if one.field not in ("python", "copy")]
+    assert settings == ([("cuda", "12.4"), ("find_links", PYG)] if wanted else [])
+    assert [row.line.text for row in found.skipped if not row.harmless] == []
+
+
+def test_a_copied_configuration_of_pip_that_cannot_be_parsed_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "pip.conf").write_text("index-url = x\n")
+    found = read(tmp_path, "COPY pip.conf /etc/pip.conf")
+    assert [row.why for row in found.skipped] == ["pip.conf is not a configuration of pip"]

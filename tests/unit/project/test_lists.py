@@ -28,7 +28,10 @@ MARKERS = [
     " ; sys_platform == 'win32'", " ; platform_machine == 'aarch64'", " ; platform_machine != 'aarch64'",
     " ; python_version < '3.0'", " ; extra == 'x'", " ; platform_release >= '5'",
 ]  # fmt: skip
-TORCH = ["torch", "torch==2.6.0", "torch>=2.1", "torch==2.7.1 ; python_version < '3.13'", "torchvision", "torchaudio"]
+TORCH = [
+    "torch", "torch==2.6.0", "torch>=2.1", "torch==2.7.1 ; python_version < '3.13'", "torchvision", "torchaudio",
+    "torchvision==0.21.0", "torchaudio>=2.5", "triton==3.2.0", "nvidia-cuda-runtime-cu12==12.4.127",
+]  # fmt: skip
 ODD = [
     "-e .", "git+https://code.example.com/a.git", "./wheels/pkg-1.0-py3-none-any.whl", "one two", "--pre",
     "https://files.example.com/pkg-1.0-py3-none-any.whl#sha256=00", "--find-links https://wheels.example.org/page.html",
