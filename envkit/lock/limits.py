@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from envkit.ground import trees
 from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError
 from envkit.ground.versions import key
-from envkit.lock import abi, conda, request, stubs, uv
+from envkit.lock import abi, conda, request, stubs, together, uv
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
@@ -81,7 +81,10 @@ class Probe:
 
     def _once(self, plan: BuildPlan, among: Candidates) -> Allowed:
         if plan.resolution.source not in CONDA_SOURCES:
-            return self._wheels(plan, among, self._conda(plan, request.conda_specs(plan)))
+            specs = request.conda_specs(plan)
+            return together.solve(
+                lambda more: self._conda(plan, (*specs, *more)), lambda packages: self._wheels(plan, among, packages)
+            )[1]
         if plan.pip:
             # conda's solver does not know the requirements of wheels, so they limit its candidates.
             newest = self._wheels(plan, among, ()).torch

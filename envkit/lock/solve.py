@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from envkit.ground.errors import ConflictError
 from envkit.ground.progress import Reporter
-from envkit.lock import abi, closure, previous, request, stubs
+from envkit.lock import abi, closure, previous, request, stubs, together
 from envkit.lock.base import nothing
 from envkit.lock.model import CondaPackage, Lock, LockedBase, Source, Wheel
 from envkit.lock.places import Places
@@ -75,16 +76,14 @@ def lock_plan(
     for line in request.differences(old, solver_input) if old else ():
         reporter.note(f"changed since the old lock: {line}")
     solved = _Solver(plan=plan, places=places, options=options, sources=sources, keep=keep, reporter=reporter)
-    packages = solved.conda(keep)
     try:
-        lock = solved.lock(packages)
+        _, lock = together.solve(partial(solved.conda, keep), solved.lock)
     except ConflictError:
         # conda's solver does not know what the wheels and the constraints require of the packages that it kept.
-        free = solved.conda(replace(keep, conda=())) if keep.conda else packages
-        if free == packages:
+        if not keep.conda or solved.conda(keep) == solved.conda(free := replace(keep, conda=())):
             raise
         reporter.note("the conda packages of the old lock do not fit the wheels, so all of them are solved again")
-        lock = solved.lock(free)
+        _, lock = together.solve(partial(solved.conda, free), solved.lock)
     reporter.step("look up the base image")
     # With --update, the base stays as it is in the old lock: its tag may mean another image today.
     same_base = old is not None and options.update and previous.keeps_base(old, dict(solver_input))
@@ -102,17 +101,24 @@ class _Solver:
     keep: Previous
     reporter: Reporter
 
-    def conda(self, keep: Previous) -> tuple[CondaPackage, ...]:
-        """Return the conda packages. They come first: wheels are solved for their Python and must fit them."""
+    def conda(self, keep: Previous, more: Sequence[str] = ()) -> tuple[CondaPackage, ...]:
+        """Return the conda packages. They come first: wheels are solved for their Python and must fit them.
+
+        Args:
+            keep: the packages of the old lock.
+            more: specs of what the wheels need of them.
+        """
         from envkit.lock import conda  # noqa: PLC0415 - a build from a lock solves nothing
 
         plan, options = self.plan, self.options
         specs = request.conda_specs(plan)
         if not specs:
             return ()
+        if more:
+            self.reporter.note(f"conda packages are solved again, because the wheels need {', '.join(more):.300}")
         self.reporter.step(f"solve {len(specs)} conda specs")
         virtual = request.virtual_packages(plan, options.glibc)
-        return conda.solve(plan, specs, virtual, self.places, as_of=options.as_of, previous=keep)
+        return conda.solve(plan, (*specs, *more), virtual, self.places, as_of=options.as_of, previous=keep)
 
     def lock(self, packages: tuple[CondaPackage, ...]) -> Lock:
         """Return the lock with these conda packages and the wheels for them, still without a base."""

@@ -268,6 +268,53 @@ def test_conda_packages_limit_the_torch_of_conda_forge(site: Site, tmp_path: Pat
     assert versions["pytorch"] == older
 
 
+CONDA = [Pkg("numpy", "1.26.4", ("python",)), Pkg("pandas", "2.3.0", ("python", "numpy >=2"), build="a"),
+         Pkg("pandas", "1.5.3", ("python",), build="b"), Pkg("scipy", "1.14.0", ("python",))]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dists", "pip", "conda", "wanted"),
+    [
+        ([Dist("old", "1", ("numpy<2",))], "old", "numpy", {"numpy": "1.26.4"}),
+        ([Dist("old", "1", ("numpy<2",))], "old", "pandas", {"numpy": "1.26.4", "pandas": "1.5.3"}),
+        ([Dist("old", "1", ("numpy>=1.21,<2", "torch"))], "old", "numpy", {"numpy": "1.26.4"}),
+        (
+            [Dist("old", "1", ("mid",)), Dist("mid", "3", ("numpy~=1.26",))], "old", "numpy, scipy",
+            {"numpy": "1.26.4", "scipy": "1.14.0"},
+        ),
+        ([Dist("new", "1", ("numpy>=2",))], "new", "numpy, pandas", {"numpy": "2.2.6", "pandas": "2.3.0"}),
+        (
+            [Dist("a", "1", ("numpy<2",)), Dist("b", "1", ("pandas<2",))], "a, b", "numpy, pandas",
+            {"numpy": "1.26.4", "pandas": "1.5.3"},
+        ),
+    ],
+)  # fmt: skip
+def test_conda_packages_are_those_that_the_wheels_need(
+    dists: list[Dist], pip: str, conda: str, wanted: dict[str, str], at: tuple[Site, Path]
+) -> None:
+    site, folder = at
+    put_channel(site, "conda-forge", [*pythons("3.11", "3.12", "3.13", "3.14"), *CONDA])
+    env = {
+        "ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), *dists]),
+        "ENVKIT_CONDA_CHANNEL_ALIAS": site.url,
+    }
+    define(folder, f"pip: [{pip}]", f"conda: [{conda}]", template="miniconda", request=', torch: "2.9.1"')
+    _, versions, _ = locked(folder, env)
+    assert {name: versions[name] for name in wanted} == wanted
+    lock = read_lock(folder / "envkit.lock")
+    assert {"numpy"} <= {package.name for package in lock.conda}
+
+
+def test_wheels_that_no_conda_package_fits_are_a_conflict_that_names_the_need(site: Site, tmp_path: Path) -> None:
+    put_channel(site, "conda-forge", [*pythons("3.11", "3.12", "3.13", "3.14"), *CONDA])
+    env = {
+        "ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), Dist("older", "1", ("numpy<1.20",))]),
+        "ENVKIT_CONDA_CHANNEL_ALIAS": site.url,
+    }
+    define(tmp_path, "pip: [older]", "conda: [numpy]", template="miniconda", request=', torch: "2.9.1"')
+    assert "numpy<1.20" in refused(tmp_path, env)
+
+
 def test_a_lock_decides_torch_where_the_request_leaves_it_open(site: Site, tmp_path: Path) -> None:
     env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), PINNED, Dist("free", "1", ("torch",))])}
     define(tmp_path, "pip: [attend==0.3]")
