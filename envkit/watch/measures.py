@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from envkit.checks import thresholds
+from envkit.knowledge.clock_events import SLOWING
 from envkit.watch.doing import WAITS, Doing
 from envkit.watch.model import Activity, Process, Record, Sample, Total
 
-# GB/s by generation that copies reach on a PCIe lane: 80 % of its rate, as from page-locked memory.
-_LANE_GB_PER_S = {1: 0.2, 2: 0.4, 3: 0.8, 4: 1.6, 5: 3.2, 6: 6.4}
+_COPIES = 0.8  # of what a link carries, which copies from page-locked memory reach
 # Clock events that slow a GPU down. A power cap alone is the normal state of a 70 W card.
-SLOWING = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 POWER_CAP = "sw_power_cap"
 _LEAST_SAMPLES = 15  # a third of fewer samples is not significant
 _WHOLE = 0.9  # share of the step from which on a copy counts as taking the whole step
@@ -401,12 +401,13 @@ def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
     used = _of_ranks(record) or {card.index for card in every if (card.util or 0) > _IDLE}
     own = [card for card in every if card.index in used] or every
     busy = [card for card in own if (card.util or 0) > _IDLE]
-    slowed = [card for card in busy if set(card.events) & set(SLOWING)]
+    slowed = [card for card in busy if SLOWING & set(card.events)]
     capped = [card for card in busy if card.events == (POWER_CAP,)]
     facts = dict(enumerate(record.machine.gpus))
     clocks = [_of(card.sm_mhz, facts.get(card.index, {}).get("max_sm_mhz")) for card in busy]
     totals = [_of(card.memory_used, (facts.get(card.index, {}).get("mem_mib") or 0) * 2**20) for card in own]
-    links = [card.width * _LANE_GB_PER_S[card.gen] * 1e9 for card in own if card.gen in _LANE_GB_PER_S and card.width]
+    limits = (thresholds.load().link_limit(card.gen, card.width) for card in own if card.gen and card.width)
+    links = [_COPIES * limit * 1e9 for limit in limits if limit is not None]
     return Cards(
         util=_mean(card.util for card in own),
         memory_util=_mean(card.memory_util for card in own),

@@ -8,6 +8,7 @@ from envkit.checks import thresholds
 from envkit.checks.fields import MalformedError, mapping, number, optional_number, part_of, strings
 from envkit.checks.model import Finding, Verdict
 from envkit.knowledge import codes
+from envkit.knowledge.clock_events import SLOWING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +19,6 @@ _EXACT = {"type": "equals", "expected": 0, "gates": False, "unit": "elements"}
 _HARDWARE = ("Drain this GPU and run `dcgmi diag -r 3` on the host.",)
 _COOLING = ("Look at fans, air flow and power cables; watch it: nvidia-smi dmon -s pcut",)
 _LINK = ("Reseat the card or riser; a link with many replays is failing.",)
-_HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 _SETTLED = 1 / 3
 """The share of readings to leave out at the start, while the device is still cold."""
 
@@ -96,7 +96,7 @@ def _clock(rows: Sequence[Mapping[str, Any]], top: float | None, rule: Mapping[s
     low, lowest = float(rule["warn_below"]), float(rule["fail_below"])
     if share < lowest:
         return Finding(Verdict.FAIL, message, "CLOCK_COLLAPSED", _COOLING, rule, metric, derived)
-    heat = [event for event in events if event in _HEAT]
+    heat = [event for event in events if event in SLOWING]
     if heat:
         slowed = f"{message}; slowed down by {', '.join(heat)}"
         return Finding(Verdict.WARN, slowed, "CLOCK_SLOWED", _COOLING, rule, metric, derived)

@@ -19,6 +19,7 @@ from envkit.checks.fields import (
 )
 from envkit.checks.model import Finding, Verdict
 from envkit.knowledge import matching
+from envkit.knowledge.clock_events import SLOWING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,6 @@ _AGAIN = ("Run it again while nothing else uses this machine.",)
 _RATED = ("PRODUCTS_BELOW_FLOOR", "SLOWER_THAN_SIBLINGS", "SIBLINGS_DIFFER")
 _BUSY_PERCENT = 5  # the same as BUSY_LIMIT of the payload
 _CODES = frozenset({"GPU_EXCLUSIVE", "GPU_OUT_OF_MEMORY"})  # of the rows of known failures
-_HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 _NAMES = {"h2d_gb_per_s": "copies to it", "d2h_gb_per_s": "copies from it", "tflops": "products"}
 _UNITS = {"h2d_gb_per_s": "GB/s", "d2h_gb_per_s": "GB/s", "tflops": "TFLOP/s"}
 
@@ -137,7 +137,7 @@ def _rates(observed: Mapping[str, Any], subject: str) -> Finding:
         return replace(slower, verdict=Verdict.WARN, reason_code="SIBLINGS_DIFFER", rule=row.record(gates=False))
     health = observed.get("health")
     events = strings(health, "events") if isinstance(health, dict) and health.get("events") is not None else []
-    heat = [event for event in events if event in _HEAT]
+    heat = [event for event in events if event in SLOWING]
     if heat:
         message = f"{plain.message}; slowed down by {', '.join(heat)}"
         informs = row.record(gates=False)
