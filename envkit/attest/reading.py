@@ -27,7 +27,7 @@ from envkit.image.opening import Opened
 from envkit.image.packages import LOCK, PLAN, STATUS
 from envkit.image.reference import REGISTRY, is_file_reference
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
-from envkit.lock.model import UNSEALED, Lock
+from envkit.lock.model import Lock
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, load_lock, read_lock
 from envkit.plan.labels import plan_labels
@@ -101,7 +101,7 @@ def _of_file(path: Path) -> Content:
     except UsageError:
         tree = None  # some other file
     schema = tree.get("schema") if isinstance(tree, dict) else None
-    if schema in (LOCK_SCHEMA, UNSEALED):
+    if schema == LOCK_SCHEMA:
         lock = read_lock(path)
         return Content(
             name=str(path), kind="lock", architecture=platform(lock.platform).architecture, lock=lock,

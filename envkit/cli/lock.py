@@ -187,7 +187,6 @@ def _check_update(flags: LockFlags) -> None:
 
 def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> None:
     """Report that a lock is up to date, or raise LockError with the differences."""
-    from envkit.lock.model import UNSEALED
     from envkit.lock.request import drift
     from envkit.pipeline.asking import facts_of
 
@@ -197,8 +196,7 @@ def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> Non
     if lines:
         raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="envkit lock writes a new one")
     if not as_json:
-        seal = f"; schema {UNSEALED} has no seal, `envkit lock` adds one" if lock.schema == UNSEALED else ""
-        tell(f"{file} is up to date{seal}")
+        tell(f"{file} is up to date")
 
 
 def _solve(flags: LockFlags, asked: Asked, request: LockRequest, old: Lock | None) -> Lock:

@@ -42,7 +42,6 @@ class RenderFlags:
     request: RequestOptions = group(RequestOptions)
     locked: str | None
     syntax: str | None
-    flavour: str | None  # the former name of --syntax
     preset: str | None
     out: str | None
     only: str | None
@@ -54,13 +53,8 @@ class RenderFlags:
 
     @property
     def dockerfile_syntax(self) -> str:
-        """The syntax of the Dockerfile.
-
-        Raises:
-            UsageError: both names of the option were given.
-        """
-        exclude(syntax=self.syntax, flavour=self.flavour)
-        return self.syntax or self.flavour or "classic"
+        """The syntax of the Dockerfile."""
+        return self.syntax or "classic"
 
 
 @new_command("render")
@@ -80,7 +74,6 @@ class RenderFlags:
     shell_complete=shell_values.syntaxes,
     help="Dockerfile syntax: classic or buildkit. [classic]",
 )
-@option(Section.BUILD, "--flavour", hidden=True, shell_complete=shell_values.syntaxes)
 @preset_option
 @option(
     Section.OUTPUT,
@@ -202,8 +195,7 @@ def _complete(rendered: Rendered, lock: Lock | None, mirrors: Mirrors) -> dict[s
 
 
 def _named(plan: BuildPlan, rendered: Rendered, files: dict[str, str]) -> dict[str, Any]:
-    # `flavour` is the former name of `syntax`; readers of earlier documents know only that one.
-    return {"plan": plan.digest, "syntax": rendered.syntax, "flavour": rendered.syntax, "files": files}
+    return {"plan": plan.digest, "syntax": rendered.syntax, "files": files}
 
 
 def _print_inline(flags: RenderFlags, plan: BuildPlan, rendered: Rendered, files: dict[str, bytes]) -> None:

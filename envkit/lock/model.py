@@ -8,8 +8,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 SCHEMA = "envkit.lock/2"
-UNSEALED = "envkit.lock/1"
-"""The schema of locks before 0.2, which have no seal. They are read, not converted, and checked for completeness."""
 FILE = "envkit.lock"
 BUILT = "built"
 """The `source` of a wheel that envkit built: it is on no index."""
@@ -165,7 +163,7 @@ class Lock:
     wheels: tuple[Wheel, ...]
     sources: tuple[Source, ...] = ()  # of the wheels that were built from source
     builders: tuple[Lock, ...] = ()  # the locks of the images in which they were built
-    schema: str = SCHEMA  # or UNSEALED
+    schema: str = SCHEMA
 
     @property
     def size(self) -> int:
@@ -174,8 +172,7 @@ class Lock:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready tree, schema and seal included."""
-        tree = self._unsealed()
-        return tree if self.schema == UNSEALED else {**tree, "seal": self.seal}
+        return {**self._unsealed(), "seal": self.seal}
 
     @property
     def seal(self) -> str:

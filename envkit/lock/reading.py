@@ -17,7 +17,6 @@ from envkit.lock import values
 from envkit.lock.model import (
     BUILT,
     SCHEMA,
-    UNSEALED,
     CondaPackage,
     DebPackage,
     Lock,
@@ -136,11 +135,11 @@ def lock_from_json(tree: Any, where: str) -> Lock:
         UsageError: a field is missing, unknown or invalid, or the schema is another one.
         IntegrityError: an artifact has no SHA-256, or the seal does not match the contents.
     """
-    if not isinstance(tree, dict) or tree.get("schema") not in (SCHEMA, UNSEALED):
+    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         raise _other_schema(tree, where)
     faults = _Faults(where)
     known = dict.fromkeys(field.name for field in fields(Lock))
-    checks = _TOP if tree["schema"] == UNSEALED else {**_TOP, **_SEAL}
+    checks = {**_TOP, **_SEAL}
     _unknown(tree, {**known, **checks}, "", faults)
     top = {key: _value(tree, key, check, "", faults) for key, check in checks.items()}
     base = _base(tree.get("base"), faults)
@@ -155,10 +154,9 @@ def lock_from_json(tree: Any, where: str) -> Lock:
     _check_consistency(lock, faults)
     faults.raise_any()
     # The seal is over values, not bytes, so changes of indentation do not matter.
-    if lock.to_json().get("seal") != seal:
+    if lock.seal != seal:
         raise IntegrityError(
-            f"{where} was modified after it was written: its seal is {seal}, but its contents have "
-            f"{lock.to_json()['seal']}",
+            f"{where} was modified after it was written: its seal is {seal}, but its contents have {lock.seal}",
             hint="restore it from version control, or run envkit lock",
         )
     return lock

@@ -23,7 +23,6 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, LockError
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Within
 from envkit.lock import base as bases
-from envkit.lock.model import UNSEALED
 from envkit.lock.places import python_index
 from envkit.lock.request import request_of, require_fit
 from envkit.lock.solve import NO_SOURCES, Options, lock_plan
@@ -128,8 +127,6 @@ def existing_lock(
         reporter.note(f"lock: {error.message}; solving a new one that keeps its versions ({command} writes it)")
         return None
     reporter.note(f"lock: {path}")
-    if lock.schema == UNSEALED:
-        reporter.note(f"lock: {UNSEALED} has no seal, so edits to it cannot be detected; {command} writes a sealed one")
     return lock
 
 

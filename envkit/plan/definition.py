@@ -58,7 +58,6 @@ KEYS = {
     "workdir": "working folder",
     "entrypoint": "command that always runs, after the init process and after the environment is activated",
     "command": "default arguments, or the default command",
-    "cmd": "former name of command",
     "copy": "list of {from, to}: files and folders to copy into the image (see below)",
     "bytecode": "false to leave modules as sources, which starts Python more slowly (default: true)",
     "ports": "ports that programs of the image listen on: 8888, 53/udp",
@@ -338,7 +337,7 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
         "user": top.text("user", names.user),
         "workdir": top.text("workdir", names.workdir),
         "entrypoint": top.command("entrypoint", names.command),
-        "cmd": _command(top, faults),
+        "cmd": top.command("command", names.command),
         "requirements": top.words("requirements", names.text),
         "copy": _copy(top),
         "bytecode": top.flag("bytecode"),
@@ -372,13 +371,6 @@ def _companion(value: str) -> str | None:
     except UsageError as error:
         return f"has a version that cannot be read: {error.message.partition(': ')[2]}"
     return None
-
-
-def _command(top: Fields, faults: list[str]) -> tuple[str, ...] | None:
-    if "command" in top and "cmd" in top:
-        faults.append(f"{top.at('cmd')}: the former name of command, which is given too; remove cmd")
-    former, command = top.command("cmd", names.command), top.command("command", names.command)
-    return former if command is None else command
 
 
 def _copy(top: Fields) -> tuple[tuple[str, str], ...] | None:

@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
 
-from envkit.lock.model import UNSEALED, Lock
-from envkit.lock.reading import lock_from_json
+from envkit.lock.model import Lock
 from envkit.lock.store import digest_of, read_lock, write_lock
 from tests.world.places import UnavailableError
 from tests.world.world import World
@@ -92,17 +91,16 @@ def test_the_image_of_a_plan_that_moved_on_is_refused(place: Place) -> None:
 
 @pytest.mark.parametrize("kind", ["conda", "wheels"])
 def test_bytes_that_are_not_the_locks_fail_the_build(place: Place, kind: str) -> None:
-    tree = place.lock.to_json()
-    wrong = tree[kind][-1] if kind == "wheels" else next(row for row in tree[kind] if row["name"] == "tini")
-    right, wrong["sha256"] = wrong["sha256"], "0" * 64
-    del tree["seal"]  # a lock of before 0.2 has none, so the build is what notices
-    tree["schema"] = UNSEALED
-    write_lock(place.folder / "wrong.lock", lock_from_json(tree, "wrong.lock"))
+    rows = getattr(place.lock, kind)
+    right = rows[-1] if kind == "wheels" else next(row for row in rows if row.name == "tini")
+    wrong = tuple(replace(row, sha256="0" * 64) if row == right else row for row in rows)
+    # With a seal of its own, so the build is what notices.
+    write_lock(place.folder / "wrong.lock", replace(place.lock, **{kind: wrong}))
     tag = f"localhost/envkit-test/wrong-{kind}:1"
     done = place.envkit("build", "train.yaml", "--locked", "wrong.lock", "--engine", "docker", "-t", tag, "--no-verify")
     assert done.returncode == 10, done.stderr[-3000:]
     first = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
-    assert first.startswith(f"error: the build of train: a download does not match the lock: {wrong['name']}")
-    assert first.endswith(f": expected sha256 {'0' * 64}, got {right}")
+    assert first.startswith(f"error: the build of train: a download does not match the lock: {right.name}")
+    assert first.endswith(f": expected sha256 {'0' * 64}, got {right.sha256}")
     there = subprocess.run(["docker", "image", "inspect", tag], capture_output=True, check=False, env=place.variables)
     assert there.returncode != 0

@@ -146,11 +146,12 @@ def test_a_changed_row_breaks_the_seal() -> None:
     assert caught.value.hint == "restore it from version control, or run envkit lock"
 
 
-def test_a_lock_of_before_the_seal_is_read_and_stays_as_it_is() -> None:
+def test_a_lock_of_another_schema_is_refused_with_what_writes_a_new_one() -> None:
     tree = copy.deepcopy(TREES["registry"])
     tree["schema"] = "envkit.lock/1"
-    del tree["seal"]
-    assert lock_from_json(tree, "envkit.lock").to_json() == tree
+    with pytest.raises(UsageError, match=r"schema: 'envkit\.lock/1' is not envkit\.lock/2") as caught:
+        lock_from_json(tree, "envkit.lock")
+    assert "envkit lock" in str(caught.value.hint)
 
 
 def test_a_bootstrapped_base_needs_its_packages() -> None:

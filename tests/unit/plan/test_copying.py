@@ -168,7 +168,7 @@ def test_a_secret_is_refused_until_it_is_ignored(project: Path, name: str, text:
         ("ports: [8080/sctp]", r"ports\[0\]: '8080/sctp' is not a port"),
         ("volumes: [data]", r"volumes\[0\]: 'data' is not a plain absolute path"),
         ("volumes: [/tmp/x]", r"volumes\[0\]: '/tmp/x' is below /tmp"),
-        ("command: [a]\ncmd: [b]", "cmd: the former name of command, which is given too"),
+        ("cmd: [b]", "cmd: unknown key"),
     ],
 )
 def test_what_cannot_be_copied_or_set_is_named(project: Path, text: str, message: str) -> None:

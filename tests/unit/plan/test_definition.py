@@ -54,7 +54,7 @@ labels: {com.example.team: vision}
 user: "2000"
 workdir: /srv/app
 entrypoint: [tool, --flag]
-cmd: [a, a]
+command: [a, a]
 smoke: {shm_mb: 64, pin_memory: false, compile: absent}
 """
     )
@@ -152,11 +152,11 @@ def test_faults_carry_a_hint() -> None:
     [
         HEAD + "env: {A: 1, A: 2}\n",
         HEAD + "env: &a {A: x}\nlabels: *a\n",
-        HEAD + "cmd: !!python/object/apply:os.system [id]\n",
+        HEAD + "command: !!python/object/apply:os.system [id]\n",
         HEAD + "title: again\n",
         HEAD + "---\n",
         HEAD + "env:\n\tA: x\n",
-        HEAD + "cmd: " + "[" * 2000,
+        HEAD + "command: " + "[" * 2000,
         "a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
         HEAD + "title: \x00\n",
     ],
@@ -194,10 +194,10 @@ def test_a_link_out_of_the_folder_is_not_extended(tmp_path: Path) -> None:
 def test_extends_adds_and_replaces(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(
         HEAD
-        + "request: {cuda: 12.6, driver: '560', os: debian12}\nconda: [scipy]\nenv: {A: x, B: x}\nuser: '7'\ncmd: [a]\n"
+        + "request: {cuda: 12.6, driver: '560', os: debian12}\nconda: [scipy]\nenv: {A: x, B: x}\nuser: '7'\ncommand: [a]\n"
         + "smoke: {shm_mb: 8, num_workers: 1}\n"
     )
-    found = read("extends: base\nconda: [scipy, pandas]\nenv: {B: y}\ncmd: []\nsmoke: {shm_mb: 9}\n", tmp_path)
+    found = read("extends: base\nconda: [scipy, pandas]\nenv: {B: y}\ncommand: []\nsmoke: {shm_mb: 9}\n", tmp_path)
     assert found.conda == ("scipy", "pandas")
     assert found.env == (("A", "x"), ("B", "y"))
     assert (found.user, found.cmd) == ("7", ())
