@@ -24,7 +24,7 @@ from envkit.cli.options import (
     progress_options,
     runner_options,
 )
-from envkit.cli.output import aligned, page_option, takes_no_file, write_document
+from envkit.cli.output import aligned, page_option, write_document
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def command(flags: CompareFlags) -> int:
     Exit codes: 0 not slower, 5 inconclusive, 6 an image does not run, 7 regression.
     """
     document = flags.document.target()
-    first, second = _two(flags.sides, as_json=flags.document.as_json)
+    first, second = _two(flags.sides)
     recorded = [_is_record(item) for item in (first, second)]
     if any(recorded) and not all(recorded):
         raise UsageError(
@@ -142,17 +142,15 @@ def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
     return compared(sides[0], sides[1], interleaved=True, seed=flags.seed, notes=notes)
 
 
-def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
+def _two(typed: tuple[str, ...]) -> tuple[str, str]:
     """Return A and B.
 
     Raises:
-        UsageError: there are not two. If a third one ends in .json, the error explains that --json takes no file.
+        UsageError: there are not two.
     """
-    if len(typed) == 2:  # noqa: PLR2004 - A and B
-        return typed[0], typed[1]
-    if as_json and len(typed) > 2 and (file := next((name for name in typed if name.endswith(".json")), None)):  # noqa: PLR2004
-        raise takes_no_file(file, ["compare", *(name for name in typed if name != file)])
-    raise UsageError(f"compare takes two images or two records, not {len(typed)}", hint="envkit compare A B")
+    if len(typed) != 2:  # noqa: PLR2004 - A and B
+        raise UsageError(f"compare takes two images or two records, not {len(typed)}", hint="envkit compare A B")
+    return typed[0], typed[1]
 
 
 def _is_record(item: str) -> bool:

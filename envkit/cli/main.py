@@ -173,10 +173,6 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if instruction := os.environ.get(COMPLETE):
             return answer(envkit, instruction)
-        if any(word.startswith("--json") for word in arguments):
-            from envkit.cli.output import check_json
-
-            check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False, obj=verbosity)
         sys.stdout.flush()
         if not result:  # another exit code already reports a failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound="Callable[..., object]")
 _NARROWEST = 20  # columns of a wrapped cell
-_WRITERS = ("verify", "build", "push", "compare")  # commands with `-o FILE`
 
 
 def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, done: str | None = None) -> None:
@@ -110,36 +108,6 @@ def failure_of(error: Ending) -> dict[str, Any]:
         "details": list(error.details),
         "exit_code": error.exit_code,
     }
-
-
-def check_json(arguments: Sequence[str]) -> None:
-    """Refuse `--json FILE` and `--json=FILE`, which earlier versions accepted.
-
-    A word after `--json` counts as such a FILE if it ends in `.json`, because no image, definition or lock does. The
-    arguments of `compare` may be records, so it checks them itself.
-
-    Raises:
-        UsageError: a file or `-` follows `--json`.
-    """
-    command = arguments[0] if arguments else ""
-    for index, word in enumerate(arguments):
-        if word == "--":
-            return
-        if word.startswith("--json="):
-            raise takes_no_file(word.removeprefix("--json="), [*arguments[:index], *arguments[index + 1 :]])
-        if word == "--json" and index + 1 < len(arguments):
-            following = arguments[index + 1]
-            if following == STDOUT or (following.endswith(".json") and command != "compare"):
-                raise takes_no_file(following, [*arguments[:index], *arguments[index + 2 :]])
-
-
-def takes_no_file(file: str, words: Sequence[str]) -> UsageError:
-    """Return the error for `--json FILE`, with the command to type instead; `words` are the other arguments."""
-    typed = f"envkit {shlex.join(words)}"
-    if file in ("", STDOUT):
-        return UsageError(f"--json takes no value, and {file!r} follows it", hint=f"{typed} --json")
-    instead = f"{typed} -o {shlex.quote(file)}" if words[0] in _WRITERS else f"{typed} --json > {shlex.quote(file)}"
-    return UsageError(f"--json takes no file, and {file!r:.200} follows it", hint=instead)
 
 
 def print_json(tree: Mapping[str, Any], *, ascii_only: bool = False) -> None:

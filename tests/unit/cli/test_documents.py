@@ -37,34 +37,6 @@ def test_json_is_a_flag_everywhere() -> None:
         assert option.is_flag, name
 
 
-@pytest.mark.parametrize(
-    ("argv", "message", "hint"),
-    [
-        (["verify", "--json", "r.json"], "'r.json' follows it", "envkit verify -o r.json"),
-        (["verify", "img", "--json=out/r"], "'out/r' follows it", "envkit verify img -o out/r"),
-        (["verify", "--json", "-"], "--json takes no value, and '-' follows it", "envkit verify --json"),
-        (["build", "--cpu", "--json", "b.json"], "'b.json' follows it", "envkit build --cpu -o b.json"),
-        (
-            ["push", "r.example.com/a:1", "--json", "p.json"],
-            "'p.json' follows it",
-            "envkit push r.example.com/a:1 -o p.json",
-        ),
-        (["compare", "a", "b", "--json", "c.json"], "'c.json' follows it", "envkit compare a b -o c.json"),
-        (["compare", "--json", "c.json", "a", "b"], "'c.json' follows it", "envkit compare a b -o c.json"),
-        (["resolve", "--json", "r.json"], "'r.json' follows it", "envkit resolve --json > r.json"),
-    ],
-)
-def test_a_file_after_json_is_told_what_replaces_it(
-    argv: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(argv) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert message in told.err
-    assert told.err.endswith(f"hint: {hint}\n")
-    assert list(Path().iterdir()) == []
-
-
 def test_the_name_after_json_is_the_image(capsys: pytest.CaptureFixture[str]) -> None:
     """Before, the image's name was taken for the file, and another image was verified."""
     assert run(["verify", "--runner", "host", "--json", "/absent/python"]) == 8
