@@ -194,8 +194,8 @@ def test_a_link_out_of_the_folder_is_not_extended(tmp_path: Path) -> None:
 def test_extends_adds_and_replaces(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(
         HEAD
-        + "request: {cuda: 12.6, driver: '560', os: debian12}\nconda: [scipy]\nenv: {A: x, B: x}\nuser: '7'\ncommand: [a]\n"
-        + "smoke: {shm_mb: 8, num_workers: 1}\n"
+        + "request: {cuda: 12.6, driver: '560', os: debian12}\nconda: [scipy]\nenv: {A: x, B: x}\nuser: '7'\n"
+        + "command: [a]\nsmoke: {shm_mb: 8, num_workers: 1}\n"
     )
     found = read("extends: base\nconda: [scipy, pandas]\nenv: {B: y}\ncommand: []\nsmoke: {shm_mb: 9}\n", tmp_path)
     assert found.conda == ("scipy", "pandas")
