@@ -1,20 +1,24 @@
-"""`envkit cache`: show and prune the caches of builds and runs on this machine."""
+"""`envkit cache`: show, prune and carry the caches of builds and runs on this machine."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_group, option
+from envkit.cli.options import ProgressOptions, gathered, group, progress_options
 from envkit.ground.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from envkit.assemble.cache_prune import Entry, Pruned
     from envkit.ground.progress import Reporter
@@ -24,7 +28,25 @@ PRUNE_SCHEMA = "envkit.cache-prune/1"
 _DAY_S = 86400
 _CONFIRM_FROM = 1_000_000_000  # bytes; on a terminal, removing more needs a confirmation
 
-_HELP = """Show and prune the caches of builds and runs on this machine.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFlags:
+    """The options of `envkit cache export`."""
+
+    file: Path
+    locked: str
+    progress: ProgressOptions = group(ProgressOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportFlags:
+    """The options of `envkit cache import`."""
+
+    file: Path
+    progress: ProgressOptions = group(ProgressOptions)
+
+
+_HELP = """Show, prune and carry the caches of builds and runs on this machine.
 
 Nothing is removed automatically unless the setting cache_limit names a size.
 
@@ -33,6 +55,8 @@ envkit cache                        show the entries by kind, with their folders
 envkit cache prune                  remove entries unused for 30 days
 envkit cache prune --keep 20GB      remove entries until 20 GB are left
 envkit cache prune --all            remove everything that is not in use
+envkit cache export need.tar        everything that envkit.lock needs, for a machine without a network
+envkit cache import need.tar        add it to the cache there; then envkit build --offline
 """
 
 
@@ -137,6 +161,50 @@ def prune_command(
         click.echo(json.dumps(tree, indent=2))
     else:
         click.echo(_summary_of(done))
+
+
+@command.command("export")
+@click.argument("file", type=click.Path(path_type=Path), shell_complete=shell_values.files)
+@option(
+    Section.LOCK,
+    "--locked",
+    metavar="LOCK",
+    default="envkit.lock",
+    shell_complete=shell_values.files,
+    help="The lock whose files are exported. [envkit.lock]",
+)
+@progress_options()
+@gathered(ExportFlags)
+def export_command(flags: ExportFlags) -> None:
+    """Write everything that a lock needs into one tar, for a machine without a network.
+
+    The packages, the base and the wheels that were built from source have to be in the cache: run `envkit build`
+    with the lock before. On the other machine, `envkit cache import FILE` checks each file's SHA-256 and adds it to
+    the cache, and `envkit build --locked LOCK --offline` builds the same image.
+    """
+    from envkit.assemble import cache_archive
+    from envkit.lock.store import read_lock
+
+    lock = read_lock(Path(flags.locked))
+    with closing(flags.progress.reporter()) as reporter:
+        size = cache_archive.export(lock, _folders()[0], flags.file, reporter)
+    click.echo(f"{flags.file}: {_text(size)}, with the lock and a README")
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(path_type=Path), shell_complete=shell_values.files)
+@progress_options()
+@gathered(ImportFlags)
+def import_command(flags: ImportFlags) -> None:
+    """Add the files of an exported tar to the cache, after checking their SHA-256.
+
+    The layer of a base from Debian packages has no digest in the lock, so import archives only from people you trust.
+    """
+    from envkit.assemble import cache_archive
+
+    with closing(flags.progress.reporter()) as reporter:
+        added, present = cache_archive.take(flags.file, _folders()[0], reporter)
+    click.echo(f"{added} files added, {present} were there")
 
 
 def _prune(rule: Any) -> Pruned:

@@ -31,7 +31,7 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.image.blobs import TarBytes, tar_bytes
 from envkit.image.spec import Layer, LayerDigest
 from envkit.image.tarstream import Source
-from envkit.run.rootless.owners import host_shift
+from envkit.run.rootless.owners import host_shift, keeps_owners
 from envkit.run.rootless.unpack import Contents, unpack
 
 _SCHEMA = "envkit.layer/2"
@@ -233,7 +233,7 @@ def _write_note(staging: Path, diff_id: str, size: int, contents: Contents) -> N
 
 def _shift() -> int | None:
     """Return the offset added to the IDs in a layer; None if all files belong to this user."""
-    return host_shift() if os.geteuid() == 0 else None
+    return host_shift() if keeps_owners() else None
 
 
 def fingerprint(tree: Path) -> str:

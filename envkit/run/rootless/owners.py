@@ -21,18 +21,38 @@ def host_shift() -> int:
     The kernel lets the host's root write sysctls and root's own files even without capabilities. So a container that
     root starts gets IDs that no account has. Where a user namespace lacks these IDs, its root is not the host's root.
     """
-    if os.geteuid() != 0:
-        return 0
-    return shift_within(*(Path(f"/proc/self/{name}").read_text() for name in ("uid_map", "gid_map")))
+    return shift_within(*_own_maps()) if os.geteuid() == 0 else 0
 
 
 def shift_within(*maps: str) -> int:
     """Return `host_shift` for root with these ID maps, in the format of `/proc/self/uid_map`."""
-    for text in maps:
-        rows = [tuple(map(int, line.split())) for line in text.splitlines()]
-        if not any(first <= _SHIFT and first + count > _SHIFT + MOST_ID for first, _, count in rows):
-            return 0
-    return _SHIFT
+    return _SHIFT if all(_covers(text, _SHIFT, _SHIFT + MOST_ID) for text in maps) else 0
+
+
+def keeps_owners() -> bool:
+    """Return whether this process can give files to the users and groups of an image.
+
+    Root can, but not that of a user namespace with a single user, such as `unshare --map-root-user` makes.
+    """
+    return os.geteuid() == 0 and gives_away(*_own_maps())
+
+
+def gives_away(*maps: str) -> bool:
+    """Return `keeps_owners` for root with these ID maps."""
+    return all(_covers(text, 0, NOBODY) for text in maps)
+
+
+def _own_maps() -> list[str]:
+    return [Path(f"/proc/self/{name}").read_text() for name in ("uid_map", "gid_map")]
+
+
+def _covers(text: str, first: int, last: int) -> bool:
+    """Return whether a map has all IDs from `first` to `last`, in one row or in several."""
+    for begin, _, count in sorted(tuple(map(int, line.split())) for line in text.splitlines()):
+        if begin > first:
+            return False
+        first = max(first, begin + count)
+    return first > last
 
 
 def host_id(ident: int, shift: int) -> int:
