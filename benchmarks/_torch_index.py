@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from envkit.facts.model import Build
+from envkit.facts.model import PYPI, ROOT, Facts
 from tests.engines.certificates import authority
 from tests.support.wheels import raw_zip, wheel_entries
 
@@ -102,21 +102,25 @@ class File:
         return {f"{self.name}/{name}": text.encode() for name, text in texts.items()}
 
 
-def files_of(builds: Iterable[Build], platform: str = "linux-64") -> Iterator[File]:
-    """Yield the files of the wheel index for these builds, one per package and Python."""
+def files_of(facts: Facts, platform: str = "linux-64") -> Iterator[File]:
+    """Yield the files of the wheel index, one per package and Python: torch of every build, and its companions."""
     machine = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}[platform]
-    for build in builds:
-        if build.source != "pytorch" or build.platform != platform or not build.index:
-            continue
-        folder = urlsplit(build.index).path.rpartition("/")[2]
-        libc = f"manylinux_{build.glibc.replace('.', '_')}_{machine}" if build.glibc else f"linux_{machine}"
-        versions = {"torch": build.torch, "torchvision": build.torchvision, "torchaudio": build.torchaudio}
-        for python in build.pythons or ():
-            abi = "cp" + python.replace(".", "")
-            for name, version in versions.items():
-                if version:
-                    full = f"{version}{build.local_version or ''}"
-                    yield File(folder, name, full, f"{abi}-{abi}-{libc}", build.cuda, build.archs or ())
+    for build in facts.builds:
+        if build.source == "pytorch" and build.platform == platform and build.index:
+            folder = urlsplit(build.index).path.rpartition("/")[2]
+            libc = f"manylinux_{build.glibc.replace('.', '_')}_{machine}" if build.glibc else f"linux_{machine}"
+            full = f"{build.torch}{build.local_version or ''}"
+            for abi in _abis(build.pythons or ()):
+                yield File(folder, "torch", full, f"{abi}-{abi}-{libc}", build.cuda, build.archs or ())
+    for one in facts.companions:
+        if one.platform == platform:
+            folder = {PYPI: PYTHON_INDEX, ROOT: ANY}.get(one.index, one.index)
+            for abi in _abis(one.pythons):
+                yield File(folder, one.package, one.pinned, f"{abi}-{abi}-linux_{machine}", one.cuda)
+
+
+def _abis(pythons: Iterable[str]) -> Iterator[str]:
+    return ("cp" + python.replace(".", "") for python in pythons)
 
 
 def plain(name: str, version: str) -> File:

@@ -1,1 +1,1 @@
-"""Twelve everyday questions, put to envkit and to comparable tools: see `python -m benchmarks.peers --help`."""
+"""Everyday questions, put to envkit and to comparable tools: see `python -m benchmarks.peers --help`."""

@@ -1,8 +1,9 @@
-"""Ask envkit and other tools twelve questions, print the results, and write docs/peers.md.
+"""Ask envkit and other tools everyday questions, print the results, and write docs/peers.md.
 
     python -m benchmarks.peers [--only ID ...] [--write] [--page]
 
---only asks only these questions; --write saves the results and writes the page; --page writes it from saved results.
+--only asks only these questions; --write saves the results, those of other questions stay, and writes the page;
+--page writes it from saved results.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import datetime as dt
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks._report import Figure, finish, tell
@@ -21,7 +22,7 @@ from benchmarks.peers.runner import bench
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).parents[2] / "docs" / "peers.md"
-GOAL = 10
+GOAL = 21
 
 
 def main() -> int:
@@ -34,7 +35,8 @@ def main() -> int:
     if options.page:
         return _write(Run.read(json.loads(RESULTS.read_text())))
     run = _run(options.only)
-    if options.write and not options.only:
+    if options.write:
+        run = _with_kept(run)
         tree = {"date": run.date, "versions": run.versions, "results": run.results}
         RESULTS.write_text(json.dumps(tree, default=asdict, indent=2, ensure_ascii=False) + "\n")
         _write(run)
@@ -57,6 +59,12 @@ def _run(only: list[str] | None) -> Run:
     for question in asked:
         tell(f"{question.id:<14} {OWN}: {run.ranks()[question.id]}")
     return run
+
+
+def _with_kept(run: Run) -> Run:
+    """Return a run with the saved results of the questions that it did not ask, in the order of the file."""
+    results = {**Run.read(json.loads(RESULTS.read_text())).results, **run.results}
+    return replace(run, results={question.id: results[question.id] for question in load()[1] if question.id in results})
 
 
 def _tell(question: Question, rows: Mapping[str, Result]) -> None:

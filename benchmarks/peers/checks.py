@@ -159,6 +159,27 @@ def fewest_images(given: Given) -> str:
     )
 
 
+def refuses_driver(given: Given) -> str:
+    """Check that CUDA 12.4 is refused for driver 470, with the lowest driver that runs it."""
+    last = given.ran[-1]
+    return "" if last.code == 3 and "525.60.13" in last.output else f"exit code {last.code}: {_last(given.ran)}"
+
+
+def reads_conda_file(given: Given) -> str:
+    """Check that the definition has the torch and the CUDA of environment.yml, and its other packages."""
+    written = given.folder / "image.yaml"
+    text = written.read_text() if written.is_file() else ""
+    missing = [what for what in ("2.4.1", "12.4", "scipy", "einops") if what not in text]
+    return f"image.yaml lacks {', '.join(missing)}" if missing else ""
+
+
+def names_interface(given: Given) -> str:
+    """Check that the answer names the interface that NCCL chose, and the variable that excludes it."""
+    output = given.ran[-1].output
+    missing = [word for word in ("docker0", "NCCL_SOCKET_IFNAME") if word not in output]
+    return f"it does not name {', '.join(missing)}" if missing else ""
+
+
 def model_fits(given: Given) -> str:
     """Check that the lines of fp32 and fp16 say no and yes."""
     marks = re.findall(r"(?m)^\s*(\S+)\s+(FP32|FP16)\b", given.ran[-1].output)

@@ -70,12 +70,13 @@ def requirements(folder: Path) -> None:
 
 
 def definition(folder: Path) -> None:
-    """Write the same project, with an image definition for envkit and a build file for envd."""
+    """Write the same project, with an image definition for envkit, a Dockerfile, and a build file for envd."""
     requirements(folder)
     request = '{torch: "2.4.1", cuda: "12.4", source: pytorch}'
     (folder / "image.yaml").write_text(
         f"schema: envkit.image/1\ntitle: CI\ntemplate: wheels\ncompanions: []\nrequest: {request}\n"
     )
+    (folder / "Dockerfile").write_text("FROM python:3.11-slim\nRUN pip install torch==2.4.1\n")
     (folder / "build.envd").write_text(
         'def build():\n    base(dev=True)\n    install.python_packages(name=["torch"])\n'
     )
@@ -119,6 +120,35 @@ def inventory(folder: Path) -> None:
             old,V100,535.104.05,8
             middle,A100,550.54.15,12
             new,B200,580.65.06,2
+        """)
+    )
+
+
+def conda_file(folder: Path) -> None:
+    """Write an environment.yml with torch for CUDA 12.4."""
+    (folder / "environment.yml").write_text(
+        dedent("""\
+            name: train
+            channels: [pytorch, nvidia, conda-forge]
+            dependencies:
+              - python=3.11
+              - pytorch=2.4.1
+              - pytorch-cuda=12.4
+              - scipy
+              - pip
+              - pip: [einops]
+        """)
+    )
+
+
+def nccl_log(folder: Path) -> None:
+    """Write the log of a job on two nodes whose ranks connect through Docker's bridge."""
+    (folder / "train.log").write_text(
+        dedent("""\
+            node1:71:71 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>
+            node1:71:71 [0] NCCL INFO NET/Socket : Using [0]docker0:172.17.0.1<0>
+            node1:71:132 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.1<41837> failed
+            [rank0]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE) ran for 600 s
         """)
     )
 

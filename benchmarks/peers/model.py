@@ -17,11 +17,12 @@ _SLOWER_BY, _SLOWER_S = 2.0, 1.0  # a difference that a person notices: twice as
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, its package, and what it does."""
+    """A tool: its package on the Python index, "" if it is not there, what it does, and the page with its commands."""
 
     name: str
     package: str
     does: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question. `files` and `check` name functions of fixtures.py and checks.py."""
+    """A question. `files` and `check` name functions of fixtures.py and checks.py; `asked` are threads that ask it."""
 
     id: str
     asks: str
@@ -45,6 +46,7 @@ class Question:
     files: str
     check: str
     lacks: str
+    asked: tuple[str, ...]
     answers: Mapping[str, Answer]
 
 
@@ -80,7 +82,7 @@ def load(path: Path = FILE) -> tuple[tuple[Tool, ...], tuple[Question, ...]]:
     tree: Any = strictyaml.read_file(path)
     if tree["schema"] != SCHEMA:
         raise ValueError(f"{path}: schema {tree['schema']}, not {SCHEMA}")
-    tools = tuple(Tool(name, row["package"], row["does"]) for name, row in tree["tools"].items())
+    tools = tuple(Tool(name, row.get("package", ""), row["does"], row["source"]) for name, row in tree["tools"].items())
     questions = tuple(_question(row) for row in tree["questions"])
     known = {tool.name for tool in tools}
     if unknown := {name for question in questions for name in question.answers} - known:
@@ -90,7 +92,8 @@ def load(path: Path = FILE) -> tuple[tuple[Tool, ...], tuple[Question, ...]]:
 
 def _question(row: Mapping[str, Any]) -> Question:
     texts = {key: row.get(key, "") for key in ("id", "asks", "right", "files", "check", "lacks")}
-    return Question(**texts, answers={name: _answer(given) for name, given in row["answers"].items()})
+    asked = tuple(row.get("asked", ()))
+    return Question(**texts, asked=asked, answers={name: _answer(given) for name, given in row["answers"].items()})
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:
@@ -113,6 +116,23 @@ def rank(results: Mapping[str, Result]) -> str:
     if own.steps != best.steps:
         return "first" if own.steps < best.steps else "behind"
     return "behind" if _slower(own, best) else "first" if _slower(best, own) else "equal"
+
+
+def faster_by(results: Mapping[str, Result]) -> tuple[str, float] | None:
+    """Return the right tool with as many commands as envkit that takes least time, and envkit's time divided by its.
+
+    None if envkit's own time is not measured, its answer is wrong, or none is faster.
+    """
+    own = results.get(OWN)
+    if own is None or not own.counts or own.seconds is None:
+        return None
+    times = {
+        name: result.seconds
+        for name, result in results.items()
+        if name != OWN and result.counts and result.seconds is not None and result.steps == own.steps
+    }
+    name = min(times, key=times.__getitem__, default=None)
+    return (name, own.seconds / times[name]) if name and times[name] < own.seconds else None
 
 
 def _slower(result: Result, other: Result) -> bool:

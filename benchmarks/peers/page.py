@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers import fixtures
-from benchmarks.peers.model import OWN, Answer, Question, Result, Tool, rank, well_ranked
+from benchmarks.peers.model import OWN, Answer, Question, Result, Tool, faster_by, rank, well_ranked
 
 _RANKS = {
     "alone": "**envkit**, alone",
@@ -19,26 +19,26 @@ _RANKS = {
 _INTRO = """\
 # envkit compared with other tools
 
-Twelve everyday questions, answered by envkit and by similar tools on the Python index. One program runs all tools and
-checks their answers:
+{questions} everyday questions, answered by envkit and by similar tools. One program runs the tools that the Python
+index has and checks their answers; the others are quoted from their documentation.
 
 ```
 python -m benchmarks.peers            install the tools, run them and print the table
-python -m benchmarks.peers --write    also write this page
+python -m benchmarks.peers --write    also write this page; with --only ID, the results of these questions
 python -m benchmarks.torch_pickers    the wheels that envkit, uv and light-the-torch choose for 200 machines
 ```
 
 Rules:
 
-- Each tool has its own virtual environment and is used as its documentation shows, with as few commands as possible.
-- A correct answer beats a wrong one. Among correct answers, fewer commands win. With equally many commands, the faster
-  tool wins if the difference is noticeable: at least a factor of two and one second.
+- Each tool has its own virtual environment and is used as its documentation shows, with as few commands as possible. A
+  file that has to be edited is a command.
+- A correct answer beats a wrong one. Among correct answers, fewer commands win. With equally many commands the tools
+  are equal, unless one takes twice as long and a second more. Where another tool is faster at all, the table says so.
 - A program checks each answer against the condition below its question.
-- A tool that needs Docker Hub or a conda channel, which are not available to the benchmark, is not run. It counts as
-  correct, with its fewest documented commands.
-- Times are CPU seconds of the faster of two runs, so other load on the machine and the network do not matter. They do
-  not include installing the tools or downloading wheels: all tools use a local wheel index that lists every published
-  torch, with placeholders of a few kB instead of the wheels.
+- A tool that is not on the Python index, or needs a registry or a conda channel, is not run. It counts as correct, with
+  its fewest documented commands.
+- Times are CPU seconds of the faster of two runs, without installing the tools or downloading wheels: all tools use a
+  local index that lists every published torch, with placeholders of a few kB instead of the wheels.
 - The GPU is simulated: `nvidia-smi` reports driver {driver} and an {gpu} with 24 GB.
 """
 
@@ -67,7 +67,7 @@ class Run:
 
 def page(tools: Sequence[Tool], questions: Sequence[Question], run: Run) -> str:
     """Return the whole page."""
-    intro = _INTRO.format(driver=fixtures.DRIVER, gpu=fixtures.GPU)
+    intro = _INTRO.format(questions=len(questions), driver=fixtures.DRIVER, gpu=fixtures.GPU)
     parts = [intro, _tools(tools, run), _summary(questions, run), _losses(questions, run)]
     return "\n".join([*parts, *(_question(number, question, run) for number, question in enumerate(questions, 1))])
 
@@ -81,7 +81,13 @@ def summary(questions: Sequence[Question], run: Run) -> Iterator[tuple[str, str,
         others = [(name, result) for name, result in rows.items() if name != OWN]
         best = min(others, key=_order, default=None)
         other = f"{best[0]}: {_cell(best[1])}" if best else "no command"
-        yield question.asks, own, other, _RANKS[ranks[question.id]]
+        yield question.asks, own, other, _RANKS[ranks[question.id]] + _faster(rows)
+
+
+def _faster(rows: Mapping[str, Result]) -> str:
+    """Return how much faster another tool with as many commands is, "" if none is."""
+    found = faster_by(rows)
+    return f"; {found[0]} is {found[1]:.1f}x faster" if found else ""
 
 
 def _order(row: tuple[str, Result]) -> tuple[bool, int, bool, float]:
@@ -100,14 +106,23 @@ def _cell(result: Result | None) -> str:
 
 
 def _tools(tools: Sequence[Tool], run: Run) -> str:
-    rows = [(tool.name, run.versions[tool.name], tool.does) for tool in tools]
+    rows = [
+        (f"[{tool.name}]({tool.source})", run.versions.get(tool.name) or "not run", tool.does)
+        if tool.name != OWN
+        else (tool.name, run.versions[OWN], tool.does)
+        for tool in tools
+    ]
     return f"The tools, as of {run.date}:\n\n" + _table(("tool", "version", "what it does"), rows)
 
 
 def _summary(questions: Sequence[Question], run: Run) -> str:
     rows = [(str(number), *row) for number, row in enumerate(summary(questions, run), 1)]
     good = well_ranked(list(run.ranks().values()))
-    sentence = f"envkit is first or equal in {good} of {len(questions)} questions.\n"
+    slower = sum(faster_by(run.results[question.id]) is not None for question in questions)
+    sentence = (
+        f"envkit is first or equal in {good} of {len(questions)} questions. In {slower} of them, another tool with as "
+        "many commands is faster.\n"
+    )
     return "## Result\n\n" + sentence + "\n" + _table(("", "question", "envkit", "best other tool", "first"), rows)
 
 
@@ -115,7 +130,7 @@ def _losses(questions: Sequence[Question], run: Run) -> str:
     ranks = run.ranks()
     lost = [question for question in questions if ranks[question.id] in {"behind", "nobody"}]
     lines = [f"- *{question.asks}* {question.lacks}".rstrip() for question in lost]
-    return "## Where envkit loses\n\n" + ("\n".join(lines) if lines else "In none of the twelve.") + "\n"
+    return "## Where envkit loses\n\n" + ("\n".join(lines) if lines else "In none of them.") + "\n"
 
 
 def _question(number: int, question: Question, run: Run) -> str:
@@ -125,7 +140,15 @@ def _question(number: int, question: Question, run: Run) -> str:
         commands = "<br>".join(f"`{_cell_text(command)}`" for command in answer.commands)
         rows.append((name, commands, _time(result), _outcome(answer, result)))
     table = _table(("tool", "commands", "seconds", "answer"), rows)
-    return f"## {number}. {question.asks}\n\nRight: {question.right}\n\n{table}"
+    asked = ", ".join(f"[{_thread(url)}]({url})" for url in question.asked)
+    asked = f"Asked in {asked}.\n\n" if asked else ""
+    return f"## {number}. {question.asks}\n\n{asked}Right: {question.right}\n\n{table}"
+
+
+def _thread(url: str) -> str:
+    """Return the name of a thread: https://github.com/OWNER/NAME/issues/1 is NAME 1."""
+    parts = url.split("/")
+    return f"{parts[4]} {parts[-1]}"
 
 
 def _time(result: Result) -> str:

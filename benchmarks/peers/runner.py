@@ -84,6 +84,9 @@ def installed(tools: Sequence[Tool], folder: Path) -> dict[str, str]:
     """Make missing environments, reinstall envkit in its own, and return the version of each tool."""
     versions = {}
     for tool in tools:
+        if not tool.package:
+            versions[tool.name] = ""
+            continue
         python = folder / tool.name / "bin" / "python"
         if not python.exists():
             _uv("venv", "--quiet", "--python", sys.executable, str(folder / tool.name))
@@ -105,7 +108,7 @@ def bench(tools: Sequence[Tool]) -> Iterator[tuple[Bench, dict[str, str]]]:
     other = [_torch_index.plain(name, version) for name, version in fixtures.REQUIREMENTS.items() if name != "torch"]
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True)))
-        index = stack.enter_context(_torch_index.served([*_torch_index.files_of(facts.builds), *other], host))
+        index = stack.enter_context(_torch_index.served([*_torch_index.files_of(facts), *other], host))
         fixtures.machine(scratch / "machine")
         own = {"HOME": str(scratch), "TMPDIR": str(scratch), "DOCKER_HOST": f"unix://{scratch}/no-docker"}
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}

@@ -142,6 +142,8 @@ def prepare(folder: Path, command: Shown | None = None) -> None:
     (folder / "docker" / "Dockerfile").write_text("FROM pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime\n")
     (folder / "hosts.csv").write_text("host,gpu,driver\na,A100,550.54.15\nb,V100,470.82.01\n")
     (folder / "gpu01.csv").write_text("name, driver_version, compute_cap\nTesla V100-SXM2-32GB, 535.104.05, 7.0\n")
+    (folder / "conda").mkdir()
+    (folder / "conda" / "environment.yml").write_text("dependencies: [python=3.11, pytorch=2.5.1, scipy]\n")
     if command is None or command.words[0] != "init":
         _definition(folder)
 

@@ -156,3 +156,12 @@ def test_only_pages_that_are_made_from_code_or_data_are_not_counted() -> None:
     assert len(made) >= 10
     assert [named(page) for page in made if words.MADE not in page.read_text(encoding="utf-8")[:600]] == []
     assert words.written({"docs/a.md": 3, "docs/reference/b.md": 5, "README.md": 2}) == 5
+
+
+def test_every_page_that_sets_a_machine_up_installs_the_same_packages() -> None:
+    for page in (ROOT / "README.md", DOCS / "start/install.md", DOCS / "zh/zh.md"):
+        lines = [line for line in page.read_text(encoding="utf-8").splitlines() if "apt-get install -y" in line]
+        machine, container = (set(line.partition("#")[0].split()) for line in lines)
+        assert machine ^ container == {"bubblewrap", "proot"}, page
+        assert machine >= {"python3-venv", "mmdebstrap", "apt-get", "update"}, page
+    assert all("~/envkit " not in page.read_text(encoding="utf-8") for page in TEXTS)

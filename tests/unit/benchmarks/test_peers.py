@@ -1,4 +1,4 @@
-"""The twelve questions: what the file promises, who is first, and what the checks call right."""
+"""The questions: what the file promises, who is first, and what the checks call right."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.peers import checks, fixtures
 from benchmarks.peers.__main__ import PAGE, RESULTS
-from benchmarks.peers.model import OWN, Ran, Result, load, rank, well_ranked
-from benchmarks.peers.page import Run, page
+from benchmarks.peers.model import OWN, Ran, Result, faster_by, load, rank, well_ranked
+from benchmarks.peers.page import Run, page, summary
 
 RIGHT = ""
 
@@ -17,9 +17,10 @@ def result(steps: int, seconds: float | None = 1.0, wrong: str = RIGHT) -> Resul
     return Result(steps, seconds, wrong)
 
 
-def test_there_are_twelve_questions_and_every_name_in_them_exists() -> None:
+def test_there_are_24_questions_and_every_name_in_them_exists() -> None:
     tools, questions = load()
-    assert len(questions) == 12
+    assert len(questions) == 24
+    assert all(tool.source for tool in tools)
     assert {tool.name for tool in tools} >= {name for one in questions for name in one.answers}
     for question in questions:
         assert callable(getattr(fixtures, question.files))
@@ -58,6 +59,53 @@ def test_the_page_is_the_one_of_the_kept_results() -> None:
 )
 def test_place(own: Result | None, other: Result, expected: str) -> None:
     assert rank({**({OWN: own} if own else {}), "peer": other}) == expected
+
+
+def test_a_faster_tool_is_named_however_little_it_is() -> None:
+    rows = {OWN: result(1, 0.2), "uv": result(1, 0.1), "slow": result(1, 0.3), "more": result(2, 0.01)}
+    assert rank(rows) == "equal"
+    assert faster_by(rows) == ("uv", 2.0)
+    assert faster_by({OWN: result(1, 0.1), "uv": result(1, 0.2), "wrong": result(1, 0.05, wrong="no")}) is None
+    assert faster_by({OWN: result(1, None), "uv": result(1, 0.1)}) is None
+    assert faster_by({"uv": result(1, 0.1)}) is None
+
+
+def test_the_table_says_how_much_faster_another_tool_is() -> None:
+    _, questions = load()
+    run = Run.read(json.loads(RESULTS.read_text()))
+    rows = {row[0]: row[3] for row in summary(questions, run)}
+    for question in questions:
+        found = faster_by(run.results[question.id])
+        said = f"; {found[0]} is {found[1]:.1f}x faster" if found else ""
+        assert rows[question.asks].endswith(said)
+        assert ("faster" in rows[question.asks]) is (found is not None)
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "expected"),
+    [
+        (3, "because CUDA 12.4 needs driver 525.60.13 or newer", ""),
+        (0, "driver >=525.60.13", "exit code 0: driver >=525.60.13"),
+        (3, "error: no build", "exit code 3: error: no build"),
+    ],
+)
+def test_a_driver_is_refused_with_the_lowest_one(tmp_path: Path, code: int, output: str, expected: str) -> None:
+    assert checks.refuses_driver(checks.Given(tmp_path, [Ran(code, output)])) == expected
+
+
+def test_a_definition_has_what_the_conda_file_has(tmp_path: Path) -> None:
+    fixtures.conda_file(tmp_path)
+    given = checks.Given(tmp_path, [Ran(0, "")])
+    assert checks.reads_conda_file(given) == "image.yaml lacks 2.4.1, 12.4, scipy, einops"
+    (tmp_path / "image.yaml").write_text("torch: 2.4.1\ncuda: 12.4\nconda: [scipy]\npip: [einops]\n")
+    assert checks.reads_conda_file(given) == ""
+
+
+def test_the_interface_and_its_variable_are_named(tmp_path: Path) -> None:
+    fixtures.nccl_log(tmp_path)
+    said = "NCCL uses docker0; set NCCL_SOCKET_IFNAME=eth0"
+    assert checks.names_interface(checks.Given(tmp_path, [Ran(0, said)])) == ""
+    assert checks.names_interface(checks.Given(tmp_path, [Ran(0, "timeout")])) != ""
 
 
 def test_only_the_right_other_tools_count() -> None:

@@ -57,13 +57,13 @@ def test_a_wheel_that_was_never_published() -> None:
 
 
 def test_the_index_lists_what_the_facts_list() -> None:
-    pages = Pages([*files_of(FACTS.builds), plain("numpy", "1.26.4")])
+    pages = Pages([*files_of(FACTS), plain("numpy", "1.26.4")])
     kind, body = pages.answer("/whl/cu124/torch/") or ("", b"")
     assert kind == "text/html"
     assert b"torch-2.4.1%2Bcu124-cp311-cp311-" in body
     assert b"cu121" not in body
     assert pages.answer("/whl/cu124/numpy/") == pages.answer("/simple/numpy/")
     assert pages.answer("/simple/torch/") is None
-    wheel = next(file for file in files_of(FACTS.builds) if file.version == "2.4.1+cu124")
+    wheel = next(file for file in files_of(FACTS) if file.version == "2.4.1+cu124")
     assert pages.answer(wheel.path.replace("+", "%2B")) == ("application/octet-stream", wheel.data())
     assert b"Version: 2.4.1+cu124" in (pages.answer(f"{wheel.path}.metadata") or ("", b""))[1]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.cli.help import pages, terminal_text
+from envkit.cli.help import pages, search, terminal_text
 from envkit.cli.main import COMMANDS, run
 from tests.support.command_lines import parsed
 
@@ -37,7 +37,62 @@ def test_a_command_without_a_page_shows_its_help(command: str, capsys: pytest.Ca
 
 def test_an_unknown_topic_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["help", "imges"]) == 2
-    assert capsys.readouterr().err == "error: there is no page or command 'imges'\n\nhint: envkit help images\n"
+    assert capsys.readouterr().err == (
+        "error: no page or command is called 'imges', and no page has it\n\nhint: envkit help images\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "line"),
+    [
+        (["offline"], "mirrors", "$ envkit build image.yaml --engine embedded --locked envkit.lock --offline"),
+        (["flash-attn"], "extensions", "pip: [flash-attn]"),
+        (["flash_attn"], "extensions", "pip: [flash-attn]"),
+        (["slow"], "slow-training", "data-bound"),
+        (["singularity"], "apptainer", "singularity"),
+        (["NCCL", "hang"], "troubleshooting", "NCCL_DEBUG=INFO"),
+        (["proxy"], "mirrors", "proxy"),
+        (["notebook"], "run-it", "$ envkit build jupyter -t notebook:1"),
+        (["镜像站"], "zh-mirrors", "镜像站"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_words_that_name_no_page_are_searched_for(
+    words: list[str], first: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["help", *words]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith(f"{' '.join(words)!r} in ")
+    assert shown[2].split()[:3] == ["envkit", "help", first]
+    assert line in "\n".join(shown[3:10])
+
+
+def test_a_search_ranks_names_over_headings_over_lines_and_made_pages_last(tmp_path: Path) -> None:
+    texts = {
+        "a": "# Other\n\nText about widgets.\n",
+        "b": "# Other too\n\n## Widgets\n\nNothing.\n\n```\nenvkit resolve --here\n# not a heading: widgets\n```\n",
+        "widget": "# The page\n\nWidget.\n",
+        "how-to/c": "# Third\n\nMore widgets.\n",
+        "reference/d": "# Table\n\n## Widgets\n\n| widgets | midwidgets |\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.md").write_text(text)
+    found = search(["widget"], pages(tmp_path))
+    assert [place.page.topic for place in found] == ["widget", "b", "c", "d", "a"]
+    assert [(place.heading, place.line) for place in found][1] == ("Widgets", "# not a heading: widgets")
+    assert search(["idget"], pages(tmp_path)) == []
+    assert [place.page.topic for place in search(["widgets", "nothing"], pages(tmp_path))] == ["b"]
+    assert search(["+"], pages(tmp_path)) == []
+
+
+def test_a_long_line_is_cut_around_the_word(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(f"# A\n\n{'before ' * 40}needle {'after ' * 40}\n")
+    (place,) = search(["needle"], pages(tmp_path))
+    assert "needle" in place.line
+    assert len(place.line) <= 106
+    assert place.line.startswith("...before")
+    assert place.line.endswith("...")
 
 
 def test_links_become_commands_or_text(tmp_path: Path) -> None:
