@@ -35,10 +35,11 @@ def written(words: dict[str, int]) -> int:
 def main() -> None:
     """Print the table."""
     words = counted()
-    for page, count in sorted(words.items(), key=lambda item: (is_reference(item[0]), -item[1])):
-        print(f"{count:7,}  {page}")
-    print(f"{written(words):7,}  written, of at most {LIMIT:,}")
-    print(f"{sum(words.values()) - written(words):7,}  made from code and data (docs/reference)")
+    rows = sorted(words.items(), key=lambda item: (is_reference(item[0]), -item[1]))
+    lines = [f"{count:7,}  {page}" for page, count in rows]
+    lines += [f"{written(words):7,}  written, of at most {LIMIT:,}"]
+    lines += [f"{sum(words.values()) - written(words):7,}  made from code and data (docs/reference)"]
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
