@@ -95,7 +95,8 @@ def test_bytes_that_are_not_the_locks_fail_the_build(place: Place, kind: str) ->
     right = rows[-1] if kind == "wheels" else next(row for row in rows if row.name == "tini")
     wrong = tuple(replace(row, sha256="0" * 64) if row == right else row for row in rows)
     # With a seal of its own, so the build is what notices.
-    write_lock(place.folder / "wrong.lock", replace(place.lock, **{kind: wrong}))
+    lock = replace(place.lock, conda=wrong) if kind == "conda" else replace(place.lock, wheels=wrong)
+    write_lock(place.folder / "wrong.lock", lock)
     tag = f"localhost/envkit-test/wrong-{kind}:1"
     done = place.envkit("build", "train.yaml", "--locked", "wrong.lock", "--engine", "docker", "-t", tag, "--no-verify")
     assert done.returncode == 10, done.stderr[-3000:]
