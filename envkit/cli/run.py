@@ -187,12 +187,12 @@ session_options = applied(
             Section.CONTAINER,
             "--network",
             type=click.Choice(["default", "host", "none"]),
-            help="Network of the container. [the engine's default; bubblewrap: the host's for known images, else none]",
+            help="Network of the container. [the engine's; bubblewrap, proot: the host's, or none for unknown images]",
         ),
         option(
             Section.CONTAINER,
             "--runner",
-            type=click.Choice(["auto", "docker", "podman", "bubblewrap"]),
+            type=click.Choice(["auto", "docker", "podman", "bubblewrap", "proot"]),
             help="Runner of the container.",
         ),
     )

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground import paths
-from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
+from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import read_last, was_built
 from envkit.knowledge import variables
 from envkit.pipeline.verification import gpus_here, runner_of
 from envkit.plan import features
-from envkit.run import remedies
 from envkit.run.attach import CLIENTS
+from envkit.run.proot import ProotRunner
 from envkit.run.session import LOOPBACK, Mount, Port, Session, in_use, is_free, parse_mount, parse_port
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ _WORKSPACE, _DATA = "/workspace", "/data"
 # MiB. Docker's default of 64 MiB is too small for the workers of a DataLoader. The maximum is for labels, which may
 # come from an untrusted image.
 _SHM_MB, _MOST_SHM_MB = 1024, 1 << 20
+_OF_FILES = ("bubblewrap", "proot")
+_NETWORK_HINT = "--network host shares this machine's network; --runner bubblewrap, docker or podman can have none"
 _KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
 # sshd.sh listens on 2222, because ports below 1024 usually need a capability; 8888 is Jupyter's default.
 _SSH_PORT, _JUPYTER_PORT = 2222, 8888
@@ -107,7 +109,7 @@ def ready(
             hint="name the image by digest: HOST/NAME@sha256:...",
         )
     known = attested is not None or was_built(state, ident)
-    name = target if runner.name == "bubblewrap" else _engine_name(request, last, target, facts)
+    name = target if runner.name in _OF_FILES else _engine_name(request, last, target, facts)
     return decide(request, runner, facts, name=name, known=known)
 
 
@@ -139,8 +141,7 @@ def decide(
     # are published.
     own = tuple(str(labels.get(f"{LABEL_PREFIX}.features", "")).split())
     argv, service = _command(request, facts, own)
-    bwrap = runner.name == "bubblewrap"
-    case = _Case(request=request, facts=facts, features=own, service=service, bwrap=bwrap, known=known)
+    case = _Case(request=request, facts=facts, features=own, service=service, runner=runner.name, known=known)
     # Only images of envkit have this label; the others get GPUs.
     for_cpus = labels.get(f"{LABEL_PREFIX}.cuda") == NONE and request.gpus is None
     session = Session(
@@ -155,8 +156,9 @@ def decide(
         user=_user(request, service),
         network=case.network,
         terminal=request.terminal,
+        known=known,
     )
-    lines = [_summary(runner.name, session, case)]
+    lines = [_summary(runner, session, case)]
     if service == JUPYTER:
         session, line = _with_jupyter(session, case)
         lines.append(line)
@@ -184,32 +186,38 @@ class _Case:
     facts: Mapping[str, Any]  # from `runner.inspect`
     features: tuple[str, ...]
     service: str | None  # JUPYTER or SSH if the command is such a server
-    bwrap: bool  # the runner is bubblewrap
+    runner: str  # its name
     known: bool  # the image was built here or is attested
 
     @property
     def network(self) -> str:
-        """The container's network. Bubblewrap supports only the host network or none."""
-        return self.request.network or ("default" if not self.bwrap else "host" if self.known else NONE)
+        """The container's network. Bubblewrap supports only the host network or none, proot only the host network.
+
+        Raises:
+            UsageError: proot cannot give the container that network.
+        """
+        requested = self.request.network
+        if self.runner in CLIENTS or (requested is not None and self.runner == "bubblewrap"):
+            return requested or "default"
+        wanted = "host" if self.known or requested in ("default", "host") else NONE
+        if self.runner == "proot" and NONE in (requested, wanted):
+            what = "--network none" if requested else "an image that was not built here gets no network by default"
+            raise UsageError(f"{what}: proot cannot keep a program off the network", hint=_NETWORK_HINT)
+        return wanted
 
 
 def _runner(
     request: RunRequest, last: LastBuilt | None, settings: Settings, reporter: Reporter, until: ExitStack | None
 ) -> tuple[Runner, str]:
     how = settings.get("runner") or "auto"
-    if how not in ("auto", "bubblewrap", *CLIENTS):
+    if how not in ("auto", *_OF_FILES, *CLIENTS):
         raise UsageError(
-            f"runner {how!r:.80} does not support envkit run", hint="--runner docker, podman or bubblewrap"
+            f"runner {how!r:.80} does not support envkit run", hint="--runner docker, podman, bubblewrap or proot"
         )
     image = request.image if last is None else last.image
     assert image is not None
     engine = last.engine if last else None
-    runner, target = runner_of(image, settings, reporter, engine=engine, built=False, until=until)
-    if runner.name not in ("bubblewrap", *CLIENTS):
-        raise EnvironmentProblem(
-            f"only {runner.name} works here, and it does not support envkit run", hint=remedies.hint(building=False)
-        )
-    return runner, target
+    return runner_of(image, settings, reporter, engine=engine, built=False, until=until)
 
 
 def _engine_name(request: RunRequest, last: LastBuilt | None, target: str, facts: Mapping[str, Any]) -> str:
@@ -298,7 +306,7 @@ def _user(request: RunRequest, service: str | None) -> str | None:
 def _ports(case: _Case, free: Callable[[Port], bool]) -> tuple[Port, ...]:
     """Return the published ports: the typed ones, which must be free, and those of the image that are free here."""
     request, network = case.request, case.network
-    if network == NONE or (case.bwrap and network != "host"):
+    if network == NONE or (case.runner in _OF_FILES and network != "host"):
         if any(text != NONE for text in request.ports):
             raise UsageError(
                 "--port: this container has no network", hint="--network host with bubblewrap, or --runner podman"
@@ -379,14 +387,21 @@ def _with_ssh(session: Session, request: RunRequest) -> tuple[Session, str]:
     return session, f"ssh: {where}   (key {key})"
 
 
-def _summary(runner: str, session: Session, case: _Case) -> str:
-    """Return one line that describes the container's mounts, user, GPUs, memory and network."""
-    parts = [f"{mount.source} at {mount.target}{' (read-only)' if mount.read_only else ''}" for mount in session.mounts]
+def _summary(runner: Runner, session: Session, case: _Case) -> str:
+    """Return one line that describes the container's mounts, user, GPUs, memory and network, and what proot lacks."""
+    shortfalls: tuple[str, ...] = ()
+    writable: tuple[Mount, ...] = ()
+    if isinstance(runner, ProotRunner):
+        shortfalls, writable = runner.shortfalls(session), runner.unprotected(session)
+    parts = []
+    for mount in session.mounts:
+        note = "" if not mount.read_only else " (not read-only here)" if mount in writable else " (read-only)"
+        parts.append(f"{mount.source} at {mount.target}{note}")
     if not case.known and not session.mounts:
         parts.append("no folder, because the image was not built here (--workspace DIR mounts one)")
     parts.append(f"user {session.user or 'of the image'}")
     parts.append(f"GPUs {session.gpus or NONE}")
-    parts.append(f"{session.shm_mb} MiB of shared memory")
+    parts += [] if shortfalls else [f"{session.shm_mb} MiB of shared memory"]
     parts += [f"ports {', '.join(map(str, session.ports))}"] if session.ports else []
-    parts += {"default": [], "host": ["host network"]}.get(session.network, ["no network"])
-    return f"{runner}: {'; '.join(parts)}"
+    parts += {"default": [], "host": ["host network"]}.get(session.network, ["no network"]) if not shortfalls else []
+    return f"{runner.name}: {'; '.join([*parts, *shortfalls])}"

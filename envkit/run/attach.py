@@ -1,4 +1,4 @@
-"""Start a session on this machine: become Docker's client, run Podman's as a child, or use bubblewrap.
+"""Start a session on this machine: become Docker's client, run Podman's as a child, or use a runner of files.
 
 The clients forward terminal sizes and exit codes, and remove the container. Docker's client also forwards signals.
 Podman's loses some, so this process forwards them. Labels name the process that a container belongs to, so that a later
@@ -23,9 +23,9 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import root_without
 from envkit.ground.process import child
 from envkit.run import cage
-from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.command_line import ULIMITS, engine_words
 from envkit.run.podman import ulimits
+from envkit.run.rootless.runner import FileRunner
 from envkit.run.rootless.terminal import forwarded_signals
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def attach(
     With Docker this does not return: the process becomes its client.
 
     Args:
-        runner: 'docker', 'podman' or 'bubblewrap'.
+        runner: 'docker', 'podman', or a runner of images in files.
         session: what to run; the runner has its image.
         reporter: receives the steps.
         secrets: variables of the session whose values must not appear in a process list.
@@ -63,7 +63,7 @@ def attach(
         EngineError: the image does not exist, or has no such user.
         EnvironmentProblem: the client is missing, or the container cannot be made.
     """
-    if isinstance(runner, BubblewrapRunner):
+    if isinstance(runner, FileRunner):
         return runner.attach(session, reporter)
     program = shutil.which(docker if runner.name == "docker" else runner.name)
     if program is None:

@@ -6,12 +6,10 @@ import contextlib
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EnvkitError
 from envkit.ground.paths import run_folder, scratch
-from envkit.image.document import declared_volumes
 from envkit.image.opening import described
 from envkit.run import cage
 from envkit.run.cage import Command
@@ -20,8 +18,7 @@ from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Inside, Means, furnish
 from envkit.run.rootless.host_gpus import host_gpus
-from envkit.run.rootless.runner import FileRunner
-from envkit.run.rootless.terminal import Terminal, forwarded_signals, new_terminal
+from envkit.run.rootless.runner import FileRunner, SessionWords, has_shell
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image
     from envkit.run.rootless.stack import Stack
+    from envkit.run.rootless.terminal import Terminal
     from envkit.run.session import Session
 
 _NOT_RUN = b"bwrap: execvp "  # how its message begins when the program cannot be started
@@ -59,55 +57,19 @@ class BubblewrapRunner(FileRunner):
             return f"no writable folder: {error.strerror or error}"
         return None
 
-    def attach(self, session: Session, reporter: Reporter) -> int:
-        """Run a session's command with this process's own streams, and return its exit code (128 + n for signal n).
-
-        Raises:
-            EngineError: the image does not exist, or has no such user.
-            EnvironmentProblem: the container cannot be made, or this machine has no such GPU.
-        """
-        image = self._store.open(session.image)
-        stack, _ = self._store.stack(image, reporter)
-        facts, means = described(image, 0), self._find_means()
+    def _attach(
+        self, session: Session, stack: Stack, inside: Inside, words: SessionWords, terminal: Terminal | None
+    ) -> int:
+        means = self._find_means()
         if session.network == "host":
             # Only the owner of a network namespace may mount a sysfs for it, and root owns the machine's.
             means = replace(means, sysfs=means.sysfs and os.geteuid() == 0)
-        argv = session.argv or facts["cmd"]
-        words = (*facts["entrypoint"], *argv) if facts["entrypoint"] else _through_shell(argv, stack)
+        argv = words.all if words.entrypoint else _through_shell(words.argv, stack)
         with run_folder(self._cache) as folder:
-            inside = Inside(
-                files=_network_files() if session.network == "host" else {},
-                user=find_user(session.user or facts["user"], stack),
-                env={**facts["env"], **dict(session.env)},
-                workdir=session.workdir or facts["workdir"],
-                gpus=host_gpus(session.gpus, stack) if session.gpus else None,
-                mounts=session.mounts,
-                volumes=declared_volumes(image.settings),
-                network=session.network != "host",
-                terminal=session.terminal,
-            )
             cell = furnish(folder, stack, means, inside, session_limits(session))
-            with contextlib.ExitStack() as open_terminal:
-                terminal = open_terminal.enter_context(new_terminal()) if session.terminal else None
-                return self._attach(cell, means, words, terminal, first=session.has_init)
-
-    def _attach(self, cell: Cell, means: Means, argv: Sequence[str], terminal: Terminal | None, *, first: bool) -> int:
-        streams = start.INHERITED
-        if terminal is not None:
-            streams = start.Streams(terminal.theirs, terminal.theirs, terminal.theirs, terminal=True)
-        with start.started(cell, means, argv, first=first, streams=streams) as container:
-            process = container.process
-            if terminal is not None:
-                os.close(terminal.theirs)  # while it is open here, reading our end never reports the end
-            if not container.first:
-                process.wait()
-                raise start.failure(b"" if terminal is None else terminal.unread(), "the run")
-            with forwarded_signals(lambda number: container.send(number, first=first)):
-                container.release()
-                if terminal is not None:
-                    terminal.carry(process)
-                code = process.wait()
-        return code if code >= 0 else 128 - code
+            streams = start.session_streams(terminal)
+            with start.started(cell, means, argv, first=session.has_init, streams=streams) as container:
+                return start.follow(container, terminal, first=session.has_init)
 
     def _run(
         self, image: Image, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter, *, reported: bool
@@ -185,8 +147,7 @@ def _through_shell(argv: Sequence[str], stack: Stack) -> tuple[str, ...]:
 
     A shell exits with 127 or 126 if it cannot start the command, as Docker does. Bubblewrap exits with 1.
     """
-    has_shell = any(stack.find(path) is not None for path in ("bin/sh", "usr/bin/sh"))
-    return ("/bin/sh", "-c", 'exec "$@"', "sh", *argv) if has_shell else tuple(argv)
+    return ("/bin/sh", "-c", 'exec "$@"', "sh", *argv) if has_shell(stack) else tuple(argv)
 
 
 def session_limits(session: Session) -> RunLimits:
@@ -194,12 +155,3 @@ def session_limits(session: Session) -> RunLimits:
     memory = cage.memory_here()
     # The kernel's default for a tmpfs is half of the machine's memory, which may be more than this process's own limit.
     return RunLimits(shm_mb=session.shm_mb, tmp_mb=None if memory is None else max(1, memory // 2 >> 20))
-
-
-def _network_files() -> dict[str, bytes]:
-    """Return this machine's files for name resolution, for a container on the host network."""
-    files: dict[str, bytes] = {}
-    for path in ("/etc/resolv.conf", "/etc/hosts"):
-        with contextlib.suppress(OSError):
-            files[path] = Path(path).read_bytes()
-    return files

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.ground import store
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.ground.paths import run_folder
 from envkit.image.opening import described
@@ -15,10 +18,10 @@ from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
-from envkit.run.rootless import cgroups, proot, start
+from envkit.run.rootless import cgroups, owners, proot, start
 from envkit.run.rootless.cell import Inside
 from envkit.run.rootless.host_gpus import host_gpus
-from envkit.run.rootless.runner import FileRunner
+from envkit.run.rootless.runner import FileRunner, SessionWords, has_shell
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -27,11 +30,14 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image
     from envkit.run.rootless.stack import Stack
+    from envkit.run.rootless.terminal import Terminal
+    from envkit.run.session import Mount, Session
 
 _SHARED = ("network", "processes", "shared-memory")
 # Where a run's folder may be when the run cannot use the cache (`_base`).
 _FOLDERS = ("/var/tmp", "/tmp", "/srv", "/opt")  # noqa: S108 - a folder of this user's own is created there
 _OTHERS_ENTER = 0o001
+_SHM_PREFIX = "envkit-"
 
 
 class ProotRunner(FileRunner):
@@ -62,6 +68,37 @@ class ProotRunner(FileRunner):
         except EnvkitError as error:
             return error.message
         return None
+
+    def shortfalls(self, session: Session) -> tuple[str, ...]:
+        """Return in words what a session lacks here that other runners give it."""
+        found = ["weak isolation: network and processes of this machine"]
+        is_root = os.geteuid() == 0
+        if is_root and not session.known:
+            found.append("files of another user, because the image was not built here")
+        guarded = proot.is_guarded(self._base(), proot.writable_of(session.mounts))
+        # What root unpacks belongs to users that no account has.
+        if not guarded and not (is_root and owners.host_shift()):
+            found.append("its root is a copy that it can change")
+        on_disk = proot.shared_memory(session.shm_mb) is None
+        return (*found, f"shared memory {'on disk' if on_disk else 'without a limit'}")
+
+    def unprotected(self, session: Session) -> tuple[Mount, ...]:
+        """Return the mounts for reading that nothing keeps the session from writing to."""
+        writable = proot.writable_of(session.mounts)
+        return tuple(one for one in session.mounts if one.read_only and not proot.is_guarded(one.source, writable))
+
+    def _attach(
+        self, session: Session, stack: Stack, inside: Inside, words: SessionWords, terminal: Terminal | None
+    ) -> int:
+        name = socket.gethostname()  # the machine's, because it has the machine's name, too
+        env = {"HOSTNAME": name, **inside.env}
+        inside = replace(inside, env=env, files={**inside.files, "/etc/hostname": f"{name}\n".encode()})
+        reported = has_shell(stack)
+        with self._folder() as folder, _shm_folder(folder, session.shm_mb) as shm:
+            ready = proot.prepare(folder, stack, inside, proot.Own(shm=shm, known=session.known))
+            streams = start.session_streams(terminal)
+            with proot.started(ready, words.all, reported=reported, streams=streams) as run:
+                return start.follow(run, terminal, first=session.has_init)
 
     def _run(
         self,
@@ -157,3 +194,22 @@ class ProotRunner(FileRunner):
             f"the user of a run cannot enter {self._cache}, and there is no other usable folder",
             hint="set XDG_CACHE_HOME to a folder whose parents everyone may enter, such as /var/cache",
         )
+
+
+@contextlib.contextmanager
+def _shm_folder(run: Path, shm_mb: int) -> Iterator[Path]:
+    """Make the folder that becomes /dev/shm of a session, in the machine's if that is large enough.
+
+    By default an engine gives a container 64 MiB, with which the workers of a DataLoader end by SIGBUS. On disk they
+    are slower.
+    """
+    above = proot.shared_memory(shm_mb)
+    with contextlib.ExitStack() as stack:
+        folder = run
+        if above is not None:
+            store.sweep(above.glob(f"{_SHM_PREFIX}*"))
+            folder = stack.enter_context(store.fresh_folder(above, prefix=_SHM_PREFIX))
+            folder.chmod(0o711)
+        # In a folder of this user's, because a killed run's is found by its owner.
+        (folder / "shm").mkdir(mode=0o700)
+        yield folder / "shm"

@@ -61,6 +61,7 @@ class Session:
     network: str = "default"  # 'default': the engine's own; 'host'; 'none'
     terminal: bool = False  # whether the command gets its own terminal
     workdir: str | None = None  # None = the image's own
+    known: bool = False  # whether the image was built here or is attested
 
     @property
     def has_init(self) -> bool:

@@ -1,4 +1,4 @@
-"""The processes of a training: one process and its descendants, or those of a container.
+"""The processes of a training: one process and its descendants, those of a container, or those of a session of proot.
 
 A container's processes are not always descendants of the client that started it, and have other process IDs inside.
 They are recognized by a folder that is mounted in this container and nowhere else.
@@ -49,6 +49,7 @@ class Tree:
 
     def __init__(self, pid: int, *, root: Path = PROC) -> None:
         self._pid, self._root = pid, root
+        self.chief: tuple[int, ...] = (pid,)
 
     def update(self) -> None:
         """Do nothing: every call reads /proc."""
@@ -57,11 +58,6 @@ class Tree:
         """Return the process, its descendants and `more`."""
         return {self._pid, *tree(self._pid), *more}
 
-    @property
-    def chief(self) -> tuple[int, ...]:
-        """The process itself."""
-        return (self._pid,)
-
     def here(self, pid: int) -> int | None:
         """Return the same ID, None if the process does not exist."""
         return pid if (self._root / str(pid)).exists() else None
@@ -69,6 +65,18 @@ class Tree:
     def is_gone(self, pid: int) -> bool:
         """Whether the process does not exist."""
         return self.here(pid) is None
+
+
+class Below(Tree):
+    """The descendants of a process of envkit, which runs a session without namespaces of its own."""
+
+    def __init__(self, pid: int, *, root: Path = PROC) -> None:
+        super().__init__(pid, root=root)
+        self.chief = ()
+
+    def every(self, more: Iterable[int] = ()) -> set[int]:
+        """Return the descendants and `more`."""
+        return super().every(more) - {self._pid}
 
 
 class Container:

@@ -18,7 +18,7 @@ from envkit.ground.errors import EnvironmentProblem, InterruptedRun, UsageError
 from envkit.run.session import parse_mount
 from envkit.watch import child, sampling
 from envkit.watch.events import Collector
-from envkit.watch.family import Container, Tree
+from envkit.watch.family import Below, Container, Tree
 from envkit.watch.files import Folder
 from envkit.watch.model import Record
 
@@ -81,18 +81,19 @@ def run_inside(
     """
     with _folder() as folder:
         session, path = with_probes(ready, folder)
-        family = Container(path)
+        container = Container(path)
+        shared = ready.runner.isolation.missing
         forked: list[child.Forked] = []
 
         def start(before: child.Mask) -> tuple[child.Child, Family]:
             forked.append(child.Forked(lambda: attach(session), stdout, before))
-            return forked[0], family
+            return forked[0], Below(forked[0].pid) if "processes" in shared else container
 
         record = _recorded(start, folder, command, clock)
         forked[0].close()
-        # /dev/shm is the container's own.
-        machine = replace(record.machine, shm_bytes=session.shm_mb << 20)
-        return replace(record, machine=machine, image=session.image)
+        if "shared-memory" not in shared:
+            record = replace(record, machine=replace(record.machine, shm_bytes=session.shm_mb << 20))
+        return replace(record, image=session.image)
 
 
 def with_probes(ready: Ready, folder: Path) -> tuple[Session, str]:

@@ -9,6 +9,7 @@ import platform
 import pty
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.process import pids
+from envkit.ground.state import BUILT, write_built
 from envkit.watch.model import Record, read
 from tests.engines.conftest import OF_FILES, PARTS, containers
 from tests.world import apt
@@ -37,7 +39,7 @@ _SERVER = (
 )
 
 
-@pytest.fixture(params=["docker", "podman", "bubblewrap"])
+@pytest.fixture(params=["docker", "podman", *OF_FILES])
 def name(request: pytest.FixtureRequest) -> str:
     """What runs the session."""
     if request.param in OF_FILES:
@@ -62,6 +64,8 @@ def words(name: str, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
+    if name == "proot":  # which gives other images neither the caller's user nor, by default, a network
+        write_built(tmp_path / "state" / "envkit", [image])
     return [sys.executable, "-m", "envkit", "run", image, "--runner", name, "-q"]
 
 
@@ -162,6 +166,31 @@ def test_the_caller_owns_what_is_written_and_data_is_read_only(words: list[str],
     assert (made.read_text(), made.stat().st_uid) == ("2\n", os.getuid())
 
 
+@pytest.mark.parametrize("name", ["proot"], indirect=True)
+def test_proot_leaves_no_shared_memory_and_keeps_the_image(words: list[str]) -> None:
+    """What a session leaves in /dev/shm is gone, and no later session has its changes of the image."""
+    before = set(Path("/dev/shm").iterdir())
+    text = "echo x > /dev/shm/kept; ls /dev/shm; : > /etc/shells; rm -f /etc/shells; touch /tmp/made && ls /tmp"
+    done = script(words, text)
+    assert (done.returncode, done.stdout) == (0, "kept\nmade\n")
+    assert set(Path("/dev/shm").iterdir()) == before
+    assert run(words, "--", "test", "-s", "/etc/shells").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["proot"], indirect=True)
+def test_a_session_of_a_killed_envkit_ends_and_its_folders_go(words: list[str]) -> None:
+    with running(words, "--shm-size", "1MiB", "--", "sh", "-c", "echo up; exec sleep 62.9") as process:
+        process.kill()
+        process.wait()
+        limit = time.monotonic() + _PATIENCE_S
+        while sleepers("62.9") and time.monotonic() < limit:
+            time.sleep(0.05)
+    assert not sleepers("62.9")
+    assert run(words, "--", "true").returncode == 0  # it removes what the killed one left
+    assert not left_containers("proot", "")
+    assert not list(Path("/dev/shm").glob("envkit-*"))
+
+
 @pytest.mark.parametrize("name", ["bubblewrap"], indirect=True)
 def test_the_folder_may_hold_envkits_own_cache(words: list[str]) -> None:
     folder = os.environ["XDG_CACHE_HOME"]
@@ -170,9 +199,16 @@ def test_the_folder_may_hold_envkits_own_cache(words: list[str]) -> None:
     assert "runs" in done.stdout.split()
 
 
-def test_an_image_that_is_not_known_gets_no_folder(words: list[str]) -> None:
+def test_an_image_that_is_not_known_gets_no_folder(name: str, words: list[str]) -> None:
     Path("secret").write_text("s")
-    done = script(words, "ls; echo $HOME; touch /tmp/a && echo writable")
+    options: tuple[str, ...] = ()
+    if name == "proot":
+        shutil.rmtree(Path(os.environ["XDG_STATE_HOME"], "envkit", BUILT))
+        refused = run(words, "--", "true")
+        assert refused.returncode == 2
+        assert "an image that was not built here gets no network by default: proot cannot" in refused.stderr
+        options = ("--network", "host")
+    done = script(words, "ls; echo $HOME; touch /tmp/a && echo writable", *options)
     assert (done.returncode, done.stdout) == (0, "/tmp\nwritable\n")
 
 
@@ -193,16 +229,18 @@ def test_a_verification_makes_no_image_known(words: list[str], image: str) -> No
 def test_another_user_and_variables(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PASSED", "here")
     done = script(
-        words, "id -u; id -g; echo $GREETING $ONE $PASSED", "--user", "77:88", "-e", "ONE=1 2", "-e", "PASSED"
-    )
+        words, "id -u; id -g; echo $GREETING $ONE $PASSED",
+        "--user", "77:88", "-e", "ONE=1 2", "-e", "PASSED", "--workspace", "none",
+    )  # fmt: skip
     assert done.stdout == "77\n88\nhello 1 2 here\n"
 
 
-def test_no_capability_and_enough_shared_memory(words: list[str]) -> None:
+def test_no_capability_and_enough_shared_memory(name: str, words: list[str]) -> None:
     done = script(words, "grep CapEff /proc/self/status; df -Pk /dev/shm | tail -1", "--shm-size", "300MiB")
     capabilities, shm = done.stdout.splitlines()
     assert capabilities.split()[1].strip("0") == ""
-    assert shm.split()[1] == str(300 << 10)
+    size = int(shm.split()[1])
+    assert size == 300 << 10 if name != "proot" else size > 300 << 10  # which cannot limit it
 
 
 def test_a_port_of_the_container_can_be_reached(words: list[str]) -> None:
@@ -222,7 +260,12 @@ def test_a_port_in_use_is_one_error(words: list[str]) -> None:
     assert f"hint: envkit run --port {port + 1}:{port}\n" in done.stderr
 
 
-def test_without_a_network_nothing_is_reached(words: list[str]) -> None:
+def test_without_a_network_nothing_is_reached(name: str, words: list[str]) -> None:
+    if name == "proot":
+        refused = run(words, "--network", "none", "--", "true")
+        assert refused.returncode == 2
+        assert "--network none: proot cannot keep a program off the network" in refused.stderr
+        return
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         text = f"use IO::Socket::INET; exit(IO::Socket::INET->new(PeerAddr => '127.0.0.1:{port}') ? 1 : 0)"

@@ -11,7 +11,8 @@ from envkit.engines.model import Probe
 
 # Commands that need no engine, and commands by what they need.
 _ALWAYS = ("init", "resolve", "lock", "render", "export", "install")
-_SESSIONS = ("docker", "podman", "bubblewrap")  # runners of run, shell and watch; proot isolates too weakly
+_STRONG = ("docker", "podman", "bubblewrap")
+_SESSIONS = (*_STRONG, "proot")  # runners of run, shell and watch
 WORKS, MISSING = "commands that work", "commands that do not"
 """Names of facts."""
 _ANY = "Any one of these is enough:"
@@ -84,10 +85,10 @@ def _of_runners(runners: Mapping[str, str | None], options: Callable[[], Sequenc
             evidence=evidence, fix=_alternatives(options()),
             distinguish="Images can be built here and verified on another machine: envkit build --no-verify",
         )  # fmt: skip
-    elif not set(working) & set(_SESSIONS):
+    elif not set(working) & set(_STRONG):
         yield Finding(
-            id="no-sessions", severity=Severity.INFO,
-            title=f"only {', '.join(working)} works here: it verifies images; run, shell and watch need another",
+            id="weak-isolation", severity=Severity.INFO,
+            title=f"only {', '.join(working)} works here, which isolates images weakly",
             evidence=evidence, fix=_alternatives([one for one in options() if "proot" not in one]),
         )  # fmt: skip
 

@@ -3,8 +3,14 @@
 Proot shows a folder as the root by translating the paths of system calls. What keeps a run in is not that but the
 kernel: another user than root, no capabilities, a system call filter, and Landlock, where the kernel has it.
 
+A session is a run of the user's own: in an image that was built here or is attested, root stays root, without
+capabilities, so that what it writes into a mounted folder belongs to the caller.
+
 BASE/runs/NAME/merged    the image, made of hard links
 BASE/runs/NAME/tmp       /tmp of the run
+BASE/runs/NAME/shm       /dev/shm of a session, if the machine's is too small
+BASE/runs/NAME/volume0   the image's volumes, of a session
+/dev/shm/envkit-NAME/shm    /dev/shm of a session
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ from envkit.run.rootless.owners import NO_ID, NOBODY, host_id, host_shift
 from envkit.run.rootless.stack import Stack, inside
 from envkit.run.rootless.supervise import FAILED, KEEPS_CONTENTS, PREFIX, STOP, landlock_version
 from envkit.run.rootless.user import User
+from envkit.run.session import Mount
 
 PROGRAM = "proot"
 INSTALL = "apt-get install proot"
@@ -37,8 +44,10 @@ _SUPERVISE = Path(__file__).with_name("supervise.py")
 _OWN_FILES = "/tmp"  # noqa: S108 - where proot keeps its own files
 _REPORT = 9  # POSIX shells redirect only descriptors of one digit
 _PROBE_S = 9.0  # `Runner.probe` promises an answer within ten seconds
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the machine's, which the run shares
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the machine's, which a run shares
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_TERMINALS = ("/dev/pts", "/dev/ptmx")  # for programs that open terminals, such as tmux or Jupyter
+_OTHERS_ENTER = 0o001
 _LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2"}
 _FOLDERS = ("/proc", "/sys", "/tmp", _SHARED_MEMORY)  # noqa: S108 - of the container
 _OF_ALL_RUNS = (_OWN_FILES, _SHARED_MEMORY)  # where every run may write
@@ -55,9 +64,10 @@ _OPEN_TO_ALL = ("/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/irq",
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 # Variables of the image that proot and its loader would obey. The shell in the image sets them instead.
 _LATE = ("LD_", "PROOT_")
-# Reports the exit code of the command: proot returns that of whichever process ended last.
+# Reports the exit code of the command: proot returns that of whichever process ended last. Ctrl-C at a terminal is for
+# the command; without the trap, the shell would end before it reports.
 _WRAPPED = (
-    'while [ "$1" != -- ]; do export "$1"; shift; done; shift; '
+    'trap : INT QUIT; while [ "$1" != -- ]; do export "$1"; shift; done; shift; '
     f'"$@" {_REPORT}>&-; code=$?; echo "$code" >&{_REPORT}; exit "$code"'
 )
 
@@ -92,16 +102,39 @@ class Traced(start.Started):
         with contextlib.suppress(BrokenPipeError):
             os.write(self.go, STOP)
 
+    def send(self, number: int, *, first: bool) -> None:
+        """Send a signal to the command, which is below the shell that reports its exit code, if there is one.
 
-def outside_of(user: User, *, guarded: bool) -> Outside:
-    """Return the machine's user for a run. Started by root, a run never gets user or group 0 of this machine.
+        `first` makes no difference: nothing is process 1 here.
+        """
+        del first
+        shell = start.children(self.first)
+        for pid in [*(below for above in shell for below in start.children(above))] or shell or [self.first]:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What a session has of its own."""
+
+    shm: Path  # an empty folder that becomes /dev/shm
+    known: bool  # the image was built here or is attested
+
+
+def outside_of(user: User, *, guarded: bool, known: bool = False) -> Outside:
+    """Return the machine's user for a run. Started by root, it gets user or group 0 of this machine only if `known`.
 
     Args:
         user: the user that the run sees.
         guarded: whether Landlock keeps the run from changing the contents of its image (`is_guarded`).
+        known: whether it is a session in an image that was built here or is attested.
     """
     if os.geteuid() != 0:
         return Outside(uid=None, gid=None)
+    if known:
+        # As it is: what the session writes into a mounted folder belongs to this user.
+        return Outside(uid=user.uid, gid=user.gid)
     shift = host_shift()
     if not guarded:
         # The image's files are hard links to the cached layers, which only their permissions protect from a run: this
@@ -112,12 +145,12 @@ def outside_of(user: User, *, guarded: bool) -> Outside:
     return Outside(uid=uid or NOBODY, gid=gid or NOBODY)
 
 
-def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
-    """Fill a run's folder and return the proot command.
+def prepare(folder: Path, stack: Stack, run: Inside, own: Own | None = None) -> Prepared:
+    """Fill a run's folder and return the proot command; `own` makes the run a session.
 
     Raises:
-        EnvironmentProblem: the folder cannot be written or has a colon in its path, proot is missing, or the user's
-            data cannot be protected from being written.
+        EnvironmentProblem: the folder cannot be written or has a colon in its path, proot is missing, the user's data
+            cannot be protected from being written, or the run's user cannot enter a mounted folder.
     """
     if ":" in str(folder):  # proot's -b separates its two paths with a colon, which cannot be escaped
         raise EnvironmentProblem(
@@ -125,27 +158,39 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
             hint="set XDG_CACHE_HOME to a folder without a colon in its path",
         )
     landlock = landlock_version() > 0
-    guarded = is_guarded(folder)
-    outside = outside_of(run.user, guarded=guarded)
+    open_to_run = _OF_ALL_RUNS if own is None else writable_of(run.mounts)
+    guarded = is_guarded(folder, open_to_run)
+    outside = outside_of(run.user, guarded=guarded, known=own is not None and own.known)
     if run.data is not None:
         _check_protected(run.data)
+    for mount in run.mounts:
+        _check_entered(mount.source, outside)
+        if mount.read_only and not (own is not None and own.known):
+            _check_protected(mount.source, open_to_run)
     gpus, user = run.gpus, run.user
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
+    # An image that is not known could write to the terminals of the caller's other programs.
+    devices += [(path, path) for path in _TERMINALS] if own is not None and own.known else []
     devices = [(host, path) for host, path in devices if Path(host).exists()]
     mounts = host_mounts(gpus, run.data)
-    device_files = {path: b"" for _, path in devices}  # proot binds the devices over these
+    # Proot binds the devices over these.
+    device_folders = [path for host, path in devices if Path(host).is_dir()]
+    device_files = {path: b"" for _, path in devices if path not in device_folders}
     workdir = inside(run.workdir)
-    folders = (*_FOLDERS, workdir)
+    folders = (*_FOLDERS, workdir, *device_folders, *run.volumes, *(mount.target for mount in run.mounts))
     links = {**_LINKS, **(gpus.links if gpus else {})}
     files = {**run.files, **device_files}
     lay_out(folder, stack, files=files, folders=folders, links=links, mounts=mounts)
-    merge(folder, stack, keep_from=None if guarded else outside.uid)
+    merge(folder, stack, keep_from=_kept_from(outside, guarded=guarded, session=own is not None))
     root = folder / "merged"
-    (folder / "tmp").mkdir()
-    (folder / "tmp").chmod(0o1777)
-    shared = [(target, target) for target in ("/proc", "/sys", _SHARED_MEMORY)]
+    # For any user, because the image's USER may be any.
+    volumes = [(_shared_folder(folder / f"volume{number}"), inside(path)) for number, path in enumerate(run.volumes)]
+    tmp = _shared_folder(folder / "tmp")
+    shared = [(target, target) for target in ("/proc", "/sys")]
+    shared.append((_SHARED_MEMORY if own is None else str(own.shm), _SHARED_MEMORY))
     masks = [("/dev/null", path) for path in _OPEN_TO_ALL if gpus and Path(path).exists()]
-    binds = [*devices, *mounts, (str(folder / "tmp"), "/tmp"), *shared, *masks]  # noqa: S108 - the container's
+    binds = [*devices, *mounts, (tmp, "/tmp"), *shared, *masks, *volumes]  # noqa: S108 - the container's
+    binds += [(str(mount.source), inside(mount.target)) for mount in run.mounts]
     # -v -1: without proot's warnings, which would be taken for the run's stderr. -i: the IDs that the run sees.
     words = [program(), "-v", "-1", "-r", str(root), "-w", workdir, "-i", f"{user.uid}:{user.gid}"]
     for host, path in binds:
@@ -153,28 +198,88 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     # An init in the image is not process 1 here, and tini then adopts orphans only if this variable is set.
     variables = {"TINI_SUBREAPER": "1", **environment(user, run.env, gpus)}
     late = {key: value for key, value in variables.items() if key.startswith(_LATE)}
+    writable = [tmp, *open_to_run, *(host for host, _ in (*volumes, *devices))]
+    if own is not None:
+        writable.append(str(own.shm))
+        _give(own.shm, outside)
+    readable = [str(root), *_PROGRAMS, "/proc", "/sys", *(host for host, _ in mounts)]
+    readable += [str(mount.source) for mount in run.mounts if mount.read_only]
     return Prepared(
         words=tuple(words),
         env={key: value for key, value in variables.items() if key not in late},
         late=tuple(f"{key}={value}" for key, value in late.items()),
         outside=outside,
-        writable=(str(folder / "tmp"), _OWN_FILES, _SHARED_MEMORY, *(host for host, _ in devices))
-        if landlock
-        else None,
-        readable=(str(root), *_PROGRAMS, "/proc", "/sys", *(host for host, _ in mounts)) if landlock else None,
+        writable=tuple(writable) if landlock else None,
+        readable=tuple(readable) if landlock else None,
         updatable=_OF_PROCESSES if gpus else (),
-    )  # fmt: skip
+    )
 
 
-def _check_protected(data: Path) -> None:
+def writable_of(mounts: Sequence[Mount]) -> tuple[str, ...]:
+    """Return the folders of this machine that a session with these mounts may write to, besides its own."""
+    return (_OWN_FILES, *(str(mount.source) for mount in mounts if not mount.read_only))
+
+
+def shared_memory(shm_mb: int) -> Path | None:
+    """Return where a session's /dev/shm of this size is made, None if the machine's is missing or too small."""
+    with contextlib.suppress(OSError):
+        space = os.statvfs(_SHARED_MEMORY)
+        if os.access(_SHARED_MEMORY, os.W_OK) and space.f_bavail * space.f_frsize >= shm_mb << 20:
+            return Path(_SHARED_MEMORY)
+    return None
+
+
+def _kept_from(outside: Outside, *, guarded: bool, session: bool) -> int | None:
+    """Return the user for whom `merge` copies the files that it could write, None if none has to be copied.
+
+    A session may change any file that its user may change, such as by `pip install`. As a hard link, that would be the
+    cached layer's. A run for a verification of the caller's own image is trusted not to.
+    """
+    if guarded:
+        return None
+    return os.geteuid() if outside.uid is None and session else outside.uid
+
+
+def _shared_folder(folder: Path) -> str:
+    """Make a folder in which every user may create files."""
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return str(folder)
+
+
+def _give(folder: Path, outside: Outside) -> None:
+    if outside.uid is not None and outside.gid is not None:
+        os.chown(folder, outside.uid, outside.gid)
+
+
+def _check_entered(folder: Path, outside: Outside) -> None:
+    """Check that the run's user may enter a folder: started by root, it has no capability to pass permissions.
+
+    Raises:
+        EnvironmentProblem: it may not.
+    """
+    if outside.uid is None:
+        return
+    for path in (*reversed(folder.parents), folder):
+        status = path.stat()
+        shift = 6 if status.st_uid == outside.uid else 3 if status.st_gid == outside.gid else 0
+        if not (status.st_mode >> shift) & _OTHERS_ENTER:
+            raise EnvironmentProblem(
+                f"user {outside.uid} cannot enter {path}, which belongs to user {status.st_uid}: a session of "
+                f"{PROGRAM} has no capabilities",
+                hint=f"--user {status.st_uid}:{status.st_gid}, or chmod o+x {path}",
+            )
+
+
+def _check_protected(data: Path, open_to_run: Sequence[str] = _OF_ALL_RUNS) -> None:
     """Check that a run cannot write to a folder. Without Landlock, it may write wherever its user may.
 
     Raises:
-        EnvironmentProblem: the kernel has no Landlock that protects contents, or every run may write to the folder.
+        EnvironmentProblem: the kernel has no Landlock that protects contents, or the run may write to the folder.
     """
-    if is_guarded(data):
+    if is_guarded(data, open_to_run):
         return
-    shared = next((path for path in _OF_ALL_RUNS if is_below(data, path)), None)
+    shared = next((path for path in open_to_run if is_below(data, path)), None)
     reason = f"every run may write below {shared}" if shared else "this kernel has no Landlock for it (Linux 6.2)"
     raise EnvironmentProblem(
         f"{PROGRAM} cannot make {data} read-only: {reason}",
@@ -183,7 +288,9 @@ def _check_protected(data: Path) -> None:
 
 
 @contextmanager
-def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator[Traced]:
+def started(
+    ready: Prepared, argv: Sequence[str], *, reported: bool, streams: start.Streams = start.CAPTURED
+) -> Iterator[Traced]:
     """Start a command; on exit, all of its processes are killed.
 
     With `reported`, the image's shell reports the exit code of the command. Otherwise it is the code of the process
@@ -218,6 +325,7 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
                 "control": control,
                 "status": writer,
                 "report": _REPORT,
+                "terminal": streams.terminal,
             }
             process = cleanup.enter_context(
                 child(
@@ -225,9 +333,9 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
                     end=end,  # the supervisor kills all processes of the run and exits
                     env={},
                     cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
+                    stdin=streams.stdin,
+                    stdout=streams.stdout,
+                    stderr=streams.stderr,
                     pass_fds=passed,
                     start_new_session=True,
                 )
@@ -270,9 +378,13 @@ def failure(code: int, stderr: bytes) -> EnvironmentProblem | None:
     return None
 
 
-def is_guarded(folder: Path) -> bool:
-    """Return whether Landlock keeps every run from changing the contents of the files below a folder."""
-    return landlock_version() >= KEEPS_CONTENTS and not is_shared(folder)
+def is_guarded(folder: Path, open_to_run: Sequence[str] | None = None) -> bool:
+    """Return whether Landlock keeps a run from changing the contents of the files below a folder.
+
+    `open_to_run`: folders in which this run may write; None: those in which every run may.
+    """
+    places = _OF_ALL_RUNS if open_to_run is None else open_to_run
+    return landlock_version() >= KEEPS_CONTENTS and not any(is_below(folder, path) for path in places)
 
 
 def is_shared(folder: Path) -> bool:

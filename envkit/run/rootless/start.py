@@ -26,7 +26,7 @@ from envkit.run.model import RunLimits
 from envkit.run.rootless import cgroups, seccomp
 from envkit.run.rootless.cell import Cell, Means
 from envkit.run.rootless.owners import host_id, host_shift
-from envkit.run.rootless.terminal import lead_terminal
+from envkit.run.rootless.terminal import Terminal, forwarded_signals, lead_terminal
 from envkit.run.rootless.user import User
 
 PROGRAM = "bwrap"
@@ -63,9 +63,7 @@ class Started:
 
         Otherwise process 1 is bubblewrap's own, which does not forward signals.
         """
-        below = tree(self.first)
-        children = [pid for pid in below if _parent(pid) == self.first]
-        for pid in [self.first] if first else children:
+        for pid in [self.first] if first else children(self.first):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
@@ -80,8 +78,14 @@ class Streams:
     terminal: bool = False  # all three are one terminal, which becomes the command's controlling terminal
 
 
+def session_streams(terminal: Terminal | None) -> Streams:
+    """Return the streams of a session: its own terminal, or those of this process."""
+    if terminal is None:
+        return Streams(None, None, None)
+    return Streams(terminal.theirs, terminal.theirs, terminal.theirs, terminal=True)
+
+
 CAPTURED = Streams(subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
-INHERITED = Streams(None, None, None)
 
 
 @contextmanager
@@ -262,6 +266,31 @@ def _command(cell: Cell, means: Means, words: Sequence[str], status: int | None)
     # Isolated (-I) and without site (-S): no code of the user runs before the namespaces exist, and the start is
     # faster.
     return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(task)]
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process."""
+    return [below for below in tree(pid) if _parent(below) == pid]
+
+
+def follow(container: Started, terminal: Terminal | None, *, first: bool) -> int:
+    """Let a session's command run, with signals and its terminal, and return its exit code (128 + n for signal n).
+
+    Raises:
+        EnvironmentProblem: the container could not be created.
+    """
+    process = container.process
+    if terminal is not None:
+        os.close(terminal.theirs)  # while it is open here, reading our end never reports the end
+    if not container.first:
+        process.wait()
+        raise failure(b"" if terminal is None else terminal.unread(), "the run")
+    with forwarded_signals(lambda number: container.send(number, first=first)):
+        container.release()
+        if terminal is not None:
+            terminal.carry(process)
+        code = process.wait()
+    return code if code >= 0 else 128 - code
 
 
 def _parent(pid: int) -> int:

@@ -14,6 +14,7 @@ Argument: one JSON object
     control   a descriptor: START starts the run; STOP, or end of file, ends it
     status    a descriptor to which the process ID of the run's first process is written as JSON
     report    the number of the descriptor to which the run writes its exit code
+    terminal  whether standard input is a terminal that the run controls
 Source: prctl(2), seccomp(2), landlock(7), capabilities(7); Linux include/uapi/linux/landlock.h.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -28,6 +30,7 @@ import signal
 import stat
 import struct
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,7 @@ _EVERYTHING = (1 << 14) - 1  # of version 2
 _DEVICE_NODES = (1 << 6) | (1 << 11)  # LANDLOCK_ACCESS_FS_MAKE_CHAR, LANDLOCK_ACCESS_FS_MAKE_BLOCK
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _SIGNALS_AND_SOCKETS = 3  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET and LANDLOCK_SCOPE_SIGNAL
+_CAPABILITIES_3 = 0x20080522  # _LINUX_CAPABILITY_VERSION_3: two words of each of the three sets
 _KILLED = 137  # 128 + SIGKILL
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # only `control` ends this process
 _TICK_MS, _TICK_S = 100, 0.01
@@ -121,6 +125,8 @@ def _watch(child: int, control: int, gate: int, report: int) -> int:
 def _become(task: dict[str, Any], gate: int, report: int) -> None:
     """Wait for the start, give up privileges, and execute the command."""
     os.setsid()
+    if task["terminal"]:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     for signum in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
         signal.signal(signum, signal.SIG_DFL)
     if not os.read(gate, 1):
@@ -153,6 +159,8 @@ def _be_user(uid: int, gid: int) -> None:
     except PermissionError as error:
         message = "root cannot change to another user here (no CAP_SETUID or CAP_SETGID), and images never run as root"
         raise PermissionError(error.errno, message) from error
+    # A change from root to another user has done this. Root stays without them because of `_NO_NEW_PRIVILEGES`.
+    _call("capset", struct.pack("=Ii", _CAPABILITIES_3, 0), bytes(24))
 
 
 def _limit_files(writable: list[str], readable: list[str], updatable: list[str]) -> None:

@@ -49,8 +49,8 @@ def test_nothing_that_builds_or_runs_makes_the_work_impossible() -> None:
         (
             GOOD,
             {"proot": None, "bubblewrap": "no"},
-            ("build", "verify (proot)"),
-            ("run, shell and watch of images: they",),
+            ("build", "verify (proot)", "run, shell and watch of images (proot)"),
+            (),
         ),
         (BAD, {"proot": "no"}, (), ("build: no engine", "verify: no runner", "run, shell and watch of images: they")),
     ],
@@ -74,9 +74,9 @@ def test_what_makes_a_runner_work_is_told_as_a_choice() -> None:
     assert single.fix == ("sysctl -w a=1",)
 
 
-def test_a_machine_where_only_proot_works_is_told_what_that_does_not_do() -> None:
+def test_a_machine_where_only_proot_works_is_told_of_its_isolation() -> None:
     found = engines.section({"e": GOOD}, {"proot": None, "bubblewrap": "closed"}, {}, lambda: ["sysctl -w a=1"])
-    assert [(one.id, one.severity, one.blocks) for one in found.findings] == [("no-sessions", Severity.INFO, False)]
+    assert [(one.id, one.severity, one.blocks) for one in found.findings] == [("weak-isolation", Severity.INFO, False)]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,24 @@ def test_a_foreign_image_gets_no_folder_and_with_bubblewrap_no_network() -> None
     assert made(RunRequest(argv=("true",)), runner="bubblewrap").session.network == "host"
 
 
+def test_proot_has_only_the_machines_network_and_says_what_it_lacks(tmp_path: Path) -> None:
+    found = made(RunRequest(argv=("true",)), runner="proot")
+    assert (found.session.network, found.session.known) == ("host", True)
+    assert found.lines[0].startswith(
+        f"proot: {tmp_path}/project at /workspace; user {CALLER}; GPUs none; weak isolation: "
+    )
+    assert "MiB of shared memory" not in found.lines[0]  # a limit that it cannot keep
+    assert made(RunRequest(argv=("true",), network="default"), runner="proot", known=False).session.network == "host"
+
+
+@pytest.mark.parametrize(("network", "known"), [("none", True), ("none", False), (None, False)])
+def test_without_a_network_proot_runs_nothing(network: str | None, known: bool) -> None:
+    """An image that was not built here gets the machine's network only where the user says so."""
+    with pytest.raises(UsageError, match="proot cannot keep a program off the network") as caught:
+        made(RunRequest(argv=("true",), network=network), runner="proot", known=known)
+    assert str(caught.value.hint).startswith("--network host shares this machine's network")
+
+
 def test_several_data_folders(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
