@@ -79,6 +79,7 @@ class Inspection:
     packages: Mapping[str, int] | None = None  # number by kind; None: unknown
     packages_from: str | None = None  # 'sbom', or as `Content.packages_from`
     refused: tuple[str, ...] = ()  # the reason for each attestation that is not trusted
+    here: tuple[Verification, ...] = ()  # this machine's own records, newest first
 
     @property
     def verifications(self) -> tuple[Evidence, ...]:
@@ -165,6 +166,7 @@ class Inspection:
                 }
                 for evidence in self.evidence
             ],
+            "verified_here": [verification.to_json() for verification in self.here],
             "coverage": self.coverage.to_json(),
             "trusted": list(self.trusted),
             "attestations": None
@@ -180,12 +182,14 @@ class Inspection:
         return () if self.image.attached is None else self.image.attached.attestations
 
 
-def inspection(image: InspectedImage, trusted: Sequence[str]) -> Inspection:
+def inspection(image: InspectedImage, trusted: Sequence[str], here: Sequence[Verification] = ()) -> Inspection:
     """Evaluate an image's attestations; without keys and identities, unsigned ones count and are marked.
 
     Args:
         image: the image, with attestations that were checked with the trusted keys and identities.
         trusted: IDs of the trusted keys, and the trusted identities.
+        here: the verifications of the image that this machine recorded, newest first. They are no attestations: only
+            without keys and identities do they count for the coverage.
     """
     rows = () if image.attached is None else image.attached.attestations
     evidence = sorted(
@@ -208,7 +212,8 @@ def inspection(image: InspectedImage, trusted: Sequence[str]) -> Inspection:
         and attestation.statement.predicate_type == SBOM
         and (not trusted or _valid(attestation))
     ]
-    cards = [card for row in evidence if row.counts for card in exercised(row.verification)]
+    runs = [row.verification for row in evidence if row.counts] + ([] if trusted else list(here))
+    cards = [card for run in runs for card in exercised(run)]
     packages, origin = _counts(image, bills[0] if bills else None)
     return Inspection(
         image=image,
@@ -218,6 +223,7 @@ def inspection(image: InspectedImage, trusted: Sequence[str]) -> Inspection:
         packages=packages,
         packages_from=origin,
         refused=tuple(why for attestation in rows if (why := _refusal(attestation, trusted=bool(trusted)))),
+        here=tuple(here),
     )
 
 

@@ -103,7 +103,7 @@ def _opened(name: str, access: Access) -> Iterator[Opened]:
     if opened is not None:
         yield opened
         return
-    engine = choose(access.runner, access.reporter)
+    engine = choose(access.runner, access.reporter, image=name)
     assert isinstance(engine, Storage)  # Docker and Podman both are
     with scratch() as folder:
         access.reporter.step(f"save {name} from {engine.name}")

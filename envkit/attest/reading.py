@@ -164,7 +164,7 @@ class _EngineImage:
 
     def __init__(self, name: str, access: Access) -> None:
         self._access = access
-        self._runner: Runner = choose(access.runner, access.reporter)
+        self._runner: Runner = choose(access.runner, access.reporter, image=name)
         self._details: Mapping[str, Any] = self._runner.inspect(name)
         self._name = name
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from envkit.attest.attached import Attestation, Status
-from envkit.attest.coverage import MINOR
+from envkit.attest.coverage import MINOR, NATIVE
 from envkit.attest.diff import stack
 from envkit.attest.inspection import created
 from envkit.ground.naming import LABEL_PREFIX
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from envkit.attest.content import Content
     from envkit.attest.inspection import Evidence, Inspection
     from envkit.attest.listing import ListedLayer, Listing
+    from envkit.attest.verification import Verification
     from envkit.facts.model import Gpu
     from envkit.image.packages import Installed
 
@@ -38,6 +39,7 @@ _PRODUCTS = 3  # GPU names shown per architecture
 _MOST_NAMES = 5  # package names shown per license
 _WIDTH = 60  # characters of a license in the table by license; JSON has all of it
 _MADE_BY = 90  # characters of the command that made a layer, and of other values
+_RUNS = 3  # of this machine
 _LARGEST = 5  # layers shown without --layers
 
 
@@ -162,6 +164,7 @@ def _contents(inspection: Inspection, now: datetime) -> Iterator[str]:
     base = labels.get(f"{_OCI}base.name") or labels.get(f"{LABEL_PREFIX}.base")
     if summary or base:
         yield f"{summary or 'not built by envkit'}{f' on {base}' if base else ''}"
+    yield from _needs(inspection)
     version = labels.get(f"{LABEL_PREFIX}.version")
     yield "; ".join(
         [
@@ -188,6 +191,19 @@ def _contents(inspection: Inspection, now: datetime) -> Iterator[str]:
     ):
         if value:
             yield f"{name:<9} {value}"
+
+
+def _needs(inspection: Inspection) -> Iterator[str]:
+    """Yield the drivers and GPUs with which the image runs, from its labels."""
+    cover = inspection.coverage
+    native, minimum = cover.drivers.get(NATIVE), cover.drivers.get(MINOR)
+    if native:
+        least = (
+            f"driver {minimum.partition(' ')[0]} or newer ({native} for all features)"
+            if minimum
+            else f"driver {native}"
+        )
+        yield f"needs {least}" + (f" and a GPU of {' '.join(map(_sm, cover.archs))}" if cover.archs else "")
 
 
 def _start(content: Content) -> Iterator[str]:
@@ -220,13 +236,10 @@ def _made(inspection: Inspection, now: datetime) -> str:
 
 
 def _verifications(inspection: Inspection) -> Iterator[str]:
+    yield from _here(inspection)
     if not inspection.evidence:
-        yield (
-            "not verified: no record is attached"
-            if inspection.image.attached is not None
-            else "verification unknown: only images in a registry have attached records; push it and inspect it there"
-        )
-        yield ""
+        if inspection.image.attached is not None:
+            yield from ("not verified: no record is attached", "")
         return
     machines = {evidence.verification.cards or evidence.verification.cpu for evidence in inspection.verifications}
     since = inspection.verifications[0].verification.started[:10] if inspection.verifications else ""
@@ -246,6 +259,20 @@ def _verifications(inspection: Inspection) -> Iterator[str]:
     yield ""
 
 
+def _here(inspection: Inspection) -> Iterator[str]:
+    """Yield this machine's own records, newest first."""
+    if inspection.here:
+        yield "on this machine"
+        rows = [(*_run(run), run.started[:16].replace("T", " "), f"by {run.runner}") for run in inspection.here[:_RUNS]]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        for row in rows:
+            yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield ""
+    elif inspection.image.attached is None:
+        # A registry may have attached records of the same image.
+        yield from ("not verified on this machine", "")
+
+
 def _unsigned(inspection: Inspection, since: str) -> str:
     if all(evidence.attestation.status is Status.UNSIGNED for evidence in inspection.verifications):
         return f"UNSIGNED: records without a signature say PASS {since}; anyone who may push can write such a record"
@@ -253,7 +280,12 @@ def _unsigned(inspection: Inspection, since: str) -> str:
 
 
 def _row(evidence: Evidence) -> tuple[str, ...]:
-    run = evidence.verification
+    signed = _SIGNED[evidence.attestation.status] + ("" if evidence.counts else ", does not count")
+    return (*_run(evidence.verification), evidence.verification.started[:10], signed)
+
+
+def _run(run: Verification) -> tuple[str, str, str]:
+    """Return the verdict, machine and suite of a verification."""
     cards = [
         f"{f'{number} x ' if number > 1 else ''}{card.name} ({_sm(card.capability)}, driver {card.driver or 'unknown'})"
         for card, number in {card: run.cards.count(card) for card in run.cards}.items()
@@ -261,18 +293,16 @@ def _row(evidence: Evidence) -> tuple[str, ...]:
     if run.gpu == "absent":
         cards = ["no GPU"]
     machine = ", ".join(cards) or f"{run.cpu or 'unknown CPU'}, no GPU"
-    suite = f"suite {run.suite or run.suite_sha256[:12]}, {run.tier}"
-    signed = _SIGNED[evidence.attestation.status] + ("" if evidence.counts else ", does not count")
     verdict = run.verdict.replace("_", " ")
     outcome = f"{verdict} (machine)" if run.blames == "machine" else verdict
-    return (outcome, machine, suite, run.started[:10], signed)
+    return outcome, machine, f"suite {run.suite or run.suite_sha256[:12]}, {run.tier}"
 
 
 def _never(inspection: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:
     cover = inspection.coverage
     if not cover.never and not cover.never_drivers:
         return
-    yield "never verified"
+    yield "never verified" if inspection.image.attached is not None else "GPUs and drivers not verified on this machine"
     for arch in cover.never:
         products = next((gpu.products for gpu in gpus if gpu.capability == capability(arch)), ())
         examples = ", ".join(products[:_PRODUCTS]) + (", ..." if len(products) > _PRODUCTS else "")

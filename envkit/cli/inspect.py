@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 _HELP = """Show what is in IMAGE, where and when it was verified, and what was never verified.
 
-IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry, oci:DIR, docker-archive:FILE, or a name in an engine. Only
-images in a registry have attached records. Files are read without a network, and nothing is run.
+IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry, oci:DIR, docker-archive:FILE, or a name in an engine. The
+records of this machine are shown, and in a registry those that are attached. Files are read without a network, and
+nothing is run.
 
 \b
 envkit inspect oci:build/image                  summary: CUDA stack, packages, largest layers, user, labels
@@ -114,7 +115,10 @@ def command(flags: InspectFlags) -> None:
     from envkit.attest.keyless import require as require_sigstore
     from envkit.attest.keys import read_public
     from envkit.attest.text import lines, listed
+    from envkit.attest.verification import verification_of
     from envkit.facts.load import load
+    from envkit.ground.paths import state_dir
+    from envkit.verify.verified import recorded_here
 
     if flags.require is not None and not flags.key_files and not flags.identity:
         raise UsageError("--require proved needs --key or --identity", hint="--key FILE.pub --require proved")
@@ -124,7 +128,8 @@ def command(flags: InspectFlags) -> None:
         require_sigstore()
     with closing(flags.progress.reporter()) as reporter, deadline_of(flags.timeout, reporter).holds():
         looked = _with_lists(_look(flags, keys, identities, reporter), flags, reporter)
-    inspected = inspection(looked, [*(key.id for key in keys), *map(str, identities)])
+    here = tuple(map(verification_of, recorded_here({looked.id, str(looked.digest)}, state_dir())))
+    inspected = inspection(looked, [*(key.id for key in keys), *map(str, identities)], here)
     if flags.as_json:
         print_json(inspected.to_json(), ascii_only=True)
     elif flags.lists and looked.listing is not None:

@@ -145,6 +145,21 @@ def is_file_reference(text: str) -> bool:
     return text.startswith((f"{LAYOUT}:", f"{ARCHIVE}:"))
 
 
+def with_prefix(text: str) -> str | None:
+    """Return the name with the prefix that a text without one seems to lack; None if it may be an engine's image.
+
+    An existing path lacks `oci:` or `docker-archive:`, and so does the name of a tar; a registry's name `registry:`.
+    """
+    if is_remote(text) or is_file_reference(text):
+        return None
+    path = Path(text)
+    if path.is_dir():
+        return f"{LAYOUT}:{text}"
+    if path.exists() or text.endswith((".tar", ".tar.gz", ".tgz")):
+        return f"{ARCHIVE}:{text}"
+    return f"{PREFIX}{text}" if names_registry(text) else None
+
+
 def parse_file(text: str) -> FileReference | None:
     """Parse the name of an image in a layout or an archive; return None for any other text.
 

@@ -21,6 +21,7 @@ from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.text import Lines
 from envkit.image.layout import write_error
+from envkit.image.reference import with_prefix
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import DATA, STRONG, RunLimits, RunResult
@@ -154,7 +155,7 @@ def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
     except docker.errors.ImageNotFound as error:
         raise EngineError(
             f"there is no image {image!r:.200} in the Docker engine (envkit does not pull)",
-            hint="docker images; docker pull IMAGE",
+            hint=with_prefix(image) or "docker images; docker pull IMAGE",
         ) from error
     except docker.errors.APIError as error:
         raise EngineError(

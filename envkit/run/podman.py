@@ -17,6 +17,7 @@ from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import scratch
 from envkit.ground.process import ask, child
+from envkit.image.reference import with_prefix
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.command_line import entrypoint_option, gpu_options, isolation_options, shm_option
@@ -64,7 +65,7 @@ class PodmanRunner:
                 raise
             raise EngineError(
                 f"there is no image {image!r:.200} in podman (envkit does not pull)",
-                hint="podman images; podman pull IMAGE",
+                hint=with_prefix(image) or "podman images; podman pull IMAGE",
             ) from error
         ident = f"sha256:{tree['Id'].removeprefix('sha256:')}"
         return cage.described(tree, image=ident, labels=tree.get("Labels") or {})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import EnvironmentProblem, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
     from envkit.assemble.stage import Receive
+    from envkit.ground.errors import EnvkitError
     from envkit.ground.progress import Reporter
     from envkit.image.reference import FileReference
     from envkit.run.model import Runner
@@ -61,12 +65,13 @@ def _unknown(name: str) -> UsageError:
     return UsageError(f"{name!r:.80} is not a runner", hint=f"use one of auto, {', '.join(NAMES)}")
 
 
-def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runner:
+def choose(name: str, reporter: Reporter, *, image: str, engine: str | None = None) -> Runner:
     """Return the runner of a name; `auto` is that of the `engine` that built the image, else the first that works.
 
     Raises:
-        EnvironmentProblem: none works here; the details give the reason for each.
-        UsageError: the runner is unknown.
+        EngineError: there is no image of this name, because it was not built here and no engine is installed.
+        EnvironmentProblem: no engine answers that could have the image; the details give the reason for each.
+        UsageError: the runner is unknown, or the name is a path without a prefix.
     """
     if name != "auto":
         return make(name)
@@ -80,10 +85,25 @@ def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runne
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
             return runner
         reasons.append(f"{candidate}: {reason}")
-    raise EnvironmentProblem(
-        "no container engine answers here, so no image can be run",
-        hint=_HINTS["docker"],
-        details=tuple(reasons),
+    raise _nowhere(image, reasons)
+
+
+def _nowhere(image: str, reasons: Sequence[str]) -> EnvkitError:
+    """Return the error for the name of an image that only an engine could have, where none answers."""
+    from envkit.image.reference import ARCHIVE, LAYOUT, PREFIX, with_prefix  # noqa: PLC0415
+
+    full = with_prefix(image)
+    if Path(image).exists():
+        return UsageError(f"{image!r:.200} is a path without a prefix for the kind of image", hint=str(full))
+    forms = f"{LAYOUT}:DIR, {ARCHIVE}:FILE or {PREFIX}HOST/NAME:TAG"
+    if any(shutil.which(program) for program in _HINTS) or "DOCKER_HOST" in os.environ:
+        return EnvironmentProblem(
+            f"there is no image {image!r:.200} that envkit built here, and no engine answers that could have it",
+            hint=full or f"{_HINTS['docker']}\n      or: {forms}", details=tuple(reasons),
+        )  # fmt: skip
+    return EngineError(
+        f"there is no image {image!r:.200}: not built here, not a file, and there is no engine on this machine",
+        hint=full or f"envkit build -t {image}, or name it as {forms}",
     )
 
 
@@ -126,7 +146,7 @@ def choose_for(
         image = stored(image, name)
         file = parse_file(image)
     if (file is None and not is_remote(image)) or name == "host":
-        return choose(name, reporter, engine=engine), image
+        return choose(name, reporter, image=image, engine=engine), image
     if name not in (*NAMES, "auto"):
         raise _unknown(name)
     remote = None if file is not None else parse_remote(image)

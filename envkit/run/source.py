@@ -67,7 +67,7 @@ def find_source(
     if file is not None:
         image = archive.read_archive(file)
         return _of_tars(name, (image.id,), image.settings.get("Labels"), _Tars(folder, reporter, image))
-    chosen = choose("auto", reporter, engine=engine)
+    chosen = choose("auto", reporter, image=name, engine=engine)
     if not isinstance(chosen, Storage):
         raise UsageError(
             f"{name!r:.200} is a name in an engine, and the {engine} engine stores no images by name",

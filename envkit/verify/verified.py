@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from envkit.ground.state import RECORDS, records_of
 from envkit.verify.again import read_record, require_consistent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -46,6 +47,16 @@ def verified_by_file(name: str, ids: Sequence[str], path: Path) -> VerifiedBy:
             hint=f"envkit verify {name}",
         )
     return _accepted(name, tree, path)
+
+
+def recorded_here(ids: Collection[str], state: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the records below the state folder of an image with one of these IDs, newest first.
+
+    Damaged records, and those that were changed after they were written, are skipped.
+    """
+    for path in records_of(state, ids):
+        with contextlib.suppress(EnvkitError):
+            yield read_record(path)
 
 
 def verified_by_newest(name: str, ids: Sequence[str], state: Path) -> VerifiedBy:

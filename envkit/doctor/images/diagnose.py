@@ -43,7 +43,7 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
         contents = read_contents(opened, reporter)
         facts = image_facts(described(opened.image, sum(layer.tar for layer in contents.layers)))
     else:
-        facts = image_facts(choose(runner, reporter).inspect(reference))
+        facts = image_facts(choose(runner, reporter, image=reference).inspect(reference))
     return diagnosis_of(facts, contents, reference)
 
 

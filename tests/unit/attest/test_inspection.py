@@ -1,5 +1,7 @@
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,10 @@ from envkit.attest.keys import PrivateKey, PublicKey
 from envkit.attest.sbom import bill
 from envkit.attest.statement import SBOM, VERIFY, statement_bytes
 from envkit.attest.text import lines
+from envkit.attest.verification import verification_of
 from envkit.ground.errors import IntegrityError, NotVerifiedError, VerificationError
+from envkit.ground.state import RECORDS
+from envkit.verify.verified import recorded_here
 from tests.support.attestations import key, record, resealed, subject
 from tests.support.plans import facts
 from tests.unit.attest.test_sbom import PACKAGES
@@ -142,6 +147,7 @@ def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
     assert text.startswith(
         "registry.example.com/team/train:1\n"
         "  torch 2.7.1, CUDA 12.6, cuDNN 9.5.1, Python 3.12 on docker.io/library/debian:bookworm-slim\n"
+        "  needs driver 525.60.13 or newer (560.28.03 or newer for all features) and a GPU of sm_80 sm_90 sm_120\n"
         "  3.22 GB in 2 layers; creation date not recorded (reproducible build); envkit 0.1.0\n"
         "  4 packages: 1 conda, 2 Python, 1 Debian (by the attached SBOM)\n"
     )
@@ -182,14 +188,36 @@ def test_a_record_that_nobody_signed_does_not_read_as_a_verification(team: Priva
 
 def test_the_text_of_a_folder_and_of_broken_and_unchecked_things(team: PrivateKey) -> None:
     text = "\n".join(lines(inspection(inspected(None), []), (), NOW))
-    assert "verification unknown: only images in a registry have attached records" in text
-    assert "never verified\n  on sm_80\n  on sm_90\n  on sm_120\n" in text
+    assert "not verified on this machine\n" in text
+    assert "GPUs and drivers not verified on this machine\n  on sm_80\n  on sm_90\n  on sm_120\n" in text
+    assert (
+        "needs driver 525.60.13 or newer (560.28.03 or newer for all features) and a GPU of sm_80 sm_90 sm_120" in text
+    )
     broken = Attestation(digest=f"sha256:{'0' * 64}", status=Status.BROKEN, kind="unknown", why="a\x1b[2Jb")
     text = "\n".join(lines(seen(broken, signed(VERIFY, record(), team)), (), NOW))
     assert "REFUSED: attached documents cannot be trusted" in text
     assert "BROKEN: ab" in text
     assert "signatures were not checked; use --key PUB" in text
     assert "not verified: no record is attached" in "\n".join(lines(seen(), (), NOW))
+
+
+def test_what_this_machine_verified_is_said_before_a_push(team: PrivateKey, tmp_path: Path) -> None:
+    """Right after a verification, `inspect` said that it is unknown."""
+    (tmp_path / RECORDS).mkdir()
+    own = record()
+    for number, tree in enumerate((own, {**own, "seal": "sha256:" + "0" * 64}, {**own, "run": {}})):
+        (tmp_path / RECORDS / f"{number}.json").write_text(json.dumps(tree))
+    here = tuple(map(verification_of, recorded_here({own["subject"]["id"]}, tmp_path)))
+    assert [run.verdict for run in here] == [own["summary"]["verdict"]]  # not the one that was changed since
+    found = inspection(inspected(None), [], here)
+    text = "\n".join(lines(found, (), NOW))
+    assert f"on this machine\n  {own['summary']['verdict']}  " in text
+    assert f"{own['run']['started'][:16].replace('T', ' ')}  by {own['run']['runner']}\n" in text
+    assert "not verified on this machine\n  on sm_90" not in text
+    assert (found.verdict, found.to_json()["verified_here"][0]["runner"]) == ("not proved", own["run"]["runner"])
+    # With a key, only what it signed counts.
+    assert inspection(inspected(()), [team.public.id], here).coverage.verified == ()
+    assert not list(recorded_here({"sha256:" + "9" * 64}, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_folder_tells_what_its_labels_say(layout: str, capsys: pytest.CaptureF
         f"{layout}\n  torch 2.7.1, CUDA 12.6, cuDNN 9.5.1, Python 3.12 on docker.io/library/debian:bookworm-slim\n"
         in out
     )
-    assert "verification unknown: only images in a registry have attached records" in out
+    assert "not verified on this machine\n" in out
     assert "  on sm_120  (" in out
 
 
