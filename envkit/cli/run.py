@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.ground.state import LastBuilt
-    from envkit.pipeline.running import Ready, RunRequest
+    from envkit.pipeline.printing import Printed
+    from envkit.pipeline.running import RunRequest
     from envkit.plan.model import BuildPlan
     from envkit.verify.record import Record
 
-PRINTED = ("docker", "podman", "compose", "srun")
+PRINTED = ("docker", "podman", "compose", "srun", "apptainer")
 _HERE = "here"  # --print without a value
 _HELP = """Run a command in IMAGE (default: the image that was built last) with GPUs, folders, ports and your user.
 
@@ -246,6 +247,7 @@ def shell(flags: RunFlags) -> int:
 
 def _run(flags: RunFlags, *, opens_shell: bool) -> int:
     from envkit.ground.text import neutral
+    from envkit.pipeline.printing import printed
     from envkit.pipeline.running import ready
     from envkit.pipeline.verification import settings_here
     from envkit.run.attach import attach
@@ -253,14 +255,11 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
     settings = noted(settings_here(_runner(flags)))
     with ExitStack() as until:
         with closing(flags.progress.reporter()) as reporter:
-            # Keep a loaded image if the command is only printed, because the user runs it later.
-            loaded = until if flags.printed is None else None
             attested = _attested(flags, reporter) if flags.key_files else None
             request, last = own_image(_request(flags, opens_shell=opens_shell), settings, reporter)
-            prepared = ready(request, settings, reporter, loaded, attested=attested, last=last)
-        if flags.printed is not None:
-            click.echo(_line(flags, prepared))
-            return 0
+            if flags.printed is not None:
+                return _print(printed(request, flags.printed, settings, reporter, attested=attested, last=last))
+            prepared = ready(request, settings, reporter, until, attested=attested, last=last)
         if flags.progress.mode != "quiet":
             for line in prepared.lines:
                 click.echo(neutral(line), err=True)
@@ -366,42 +365,15 @@ def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:
 
 
 def _runner(flags: RunFlags) -> str | None:
-    """Return the requested runner; `--print docker` implies docker, whose storage has to contain the image."""
+    """Return the requested runner; `--print docker` implies docker, if it answers here."""
     if flags.session.runner is None and flags.printed in ("docker", "podman"):
         return flags.printed
     return flags.session.runner
 
 
-def _line(flags: RunFlags, prepared: Ready) -> str:
-    """Return the session as a command line or Compose service that the user can run.
-
-    Raises:
-        UsageError: the session's runner has no command line.
-    """
-    from envkit.run.attach import CLIENTS, line
-    from envkit.run.command_line import compose_service, srun_words
-
-    session = prepared.session
-    form = prepared.runner.name if flags.printed == _HERE else str(flags.printed)
-    if form == "srun":
-        return shlex.join(srun_words(session, _typed(prepared)))
-    if prepared.runner.name not in CLIENTS:
-        raise UsageError(
-            f"{session.image} runs with {prepared.runner.name}, which has no command line of its own",
-            hint="--print srun, or --runner podman --print",
-        )
-    if form == "compose":
-        return compose_service(session, prepared.runner.name)
-    return shlex.join(line(session, form))
-
-
-def _typed(prepared: Ready) -> list[str]:
-    """Return the options of `envkit run` for the same session on another machine with the same folders."""
-    session = prepared.session
-    words = [f"--shm-size={session.shm_mb}MiB", *([f"--gpus={session.gpus}"] if session.gpus else ["--gpus=none"])]
-    words += [f"--network={session.network}"] if session.network != "default" else []
-    workspace = [mount.source for mount in session.mounts if not mount.read_only]
-    words += [f"--workspace={workspace[0]}"] if workspace else ["--workspace=none"]
-    words += [f"--data={mount.source}:{mount.target}" for mount in session.mounts if mount.read_only]
-    words += [f"--port={port}" for port in session.ports]
-    return [*words, *(f"--env={key}={value}" for key, value in session.env)]
+def _print(line: Printed) -> int:
+    """Print a session to stdout, and to stderr what has to be done before it can be used."""
+    if line.note is not None:
+        click.echo(line.note, err=True)
+    click.echo(line.text or shlex.join(line.words))
+    return 0

@@ -85,11 +85,13 @@ def ready(
     *,
     attested: str | None = None,
     last: LastBuilt | None = None,
+    elsewhere: bool = False,
 ) -> Ready:
     """Find the image and its runner, and prepare the session.
 
     An image that podman loads from a file is removed from its storage when `until` closes; with None it stays there.
-    `attested` is the ID of the image that a key of the user's attests; `last` is the image for a request without one.
+    `attested` is the ID of the image that a key of the user's attests; `last` is the image for a request without one;
+    `elsewhere` as for `decide`.
 
     Raises:
         EngineError: the image does not exist.
@@ -97,9 +99,8 @@ def ready(
         IntegrityError: the image is not the attested one.
         UsageError: no image is named and none was built here, or an option is invalid.
     """
-    state = paths.state_dir()
     if request.image is None and last is None:
-        last = read_last(state, command="run")
+        last = read_last(paths.state_dir(), command="run")
     runner, target = _runner(request, last, settings, reporter, until)
     facts = runner.inspect(target)
     ident = str(facts["id"])
@@ -108,9 +109,14 @@ def ready(
             f"{target} is {ident:.19}, and the attested image is {attested:.19}",
             hint="name the image by digest: HOST/NAME@sha256:...",
         )
-    known = attested is not None or was_built(state, ident)
+    known = is_known(ident, attested)
     name = target if runner.name in _OF_FILES else _engine_name(request, last, target, facts)
-    return decide(request, runner, facts, name=name, known=known)
+    return decide(request, runner, facts, name=name, known=known, elsewhere=elsewhere)
+
+
+def is_known(ident: str, attested: str | None) -> bool:
+    """Return whether the image with this ID was built here, or is the one that a key of the user's attests."""
+    return attested is not None or was_built(paths.state_dir(), ident)
 
 
 def decide(
@@ -121,6 +127,7 @@ def decide(
     name: str,
     known: bool,
     free: Callable[[Port], bool] = is_free,
+    elsewhere: bool = False,
 ) -> Ready:
     """Prepare the session of an image.
 
@@ -131,6 +138,8 @@ def decide(
         name: the runner's name of the image.
         known: whether the image was built here or is attested.
         free: returns whether a port is free.
+        elsewhere: whether the session is for another machine: the image decides whether there are GPUs, and every port
+            is free.
 
     Raises:
         EnvironmentProblem: a port is in use.
@@ -142,16 +151,14 @@ def decide(
     own = tuple(str(labels.get(f"{LABEL_PREFIX}.features", "")).split())
     argv, service = _command(request, facts, own)
     case = _Case(request=request, facts=facts, features=own, service=service, runner=runner.name, known=known)
-    # Only images of envkit have this label; the others get GPUs.
-    for_cpus = labels.get(f"{LABEL_PREFIX}.cuda") == NONE and request.gpus is None
     session = Session(
         image=name,
         argv=argv,
         entrypoint=facts["entrypoint"],
         mounts=_mounts(case),
-        ports=_ports(case, free),
+        ports=_ports(case, (lambda _: True) if elsewhere else free),
         env=_env(request, facts),
-        gpus=None if for_cpus else gpus_here(request.gpus, None),
+        gpus=_gpus(request, facts, elsewhere=elsewhere),
         shm_mb=request.shm_mb or _shm(labels),
         user=_user(request, service),
         network=case.network,
@@ -169,6 +176,17 @@ def decide(
     env = {**facts["env"], **dict(session.env)}
     lines += [f"note: {variable.said(value)}. {variable.fix}" for variable, value in _harmful(env, session)]
     return Ready(runner=runner, session=session, lines=tuple(lines), secrets=hidden, env=env)
+
+
+def _gpus(request: RunRequest, facts: Mapping[str, Any], *, elsewhere: bool) -> str | None:
+    """Return the GPUs of a session: those of the option, else all if the image is for GPUs and there are any."""
+    if request.gpus is not None:
+        return gpus_here(request.gpus, None)
+    # Only images of envkit have this label. Images of NVIDIA, and most images that are made from them, have a variable.
+    cuda = facts["labels"].get(f"{LABEL_PREFIX}.cuda")
+    if cuda == NONE:
+        return None
+    return "all" if elsewhere and (cuda or "CUDA_VERSION" in facts["env"]) else gpus_here(None, None)
 
 
 def _harmful(env: Mapping[str, str], session: Session) -> tuple[tuple[variables.Variable, str], ...]:

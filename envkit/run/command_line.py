@@ -112,6 +112,26 @@ def srun_words(session: Session, typed: Sequence[str]) -> list[str]:
     return [*words, "envkit", "run", *typed, session.image, *command]
 
 
+def apptainer_words(session: Session) -> list[str]:
+    """Return the `apptainer` command for a session: the caller's user, the machine's network and /dev/shm.
+
+    Source: apptainer-exec(1); Apptainer User Guide, "Support for Docker and OCI Containers".
+    """
+    # `exec` leaves out the entry point; the image's own command is its run script.
+    words = ["apptainer", "exec" if session.argv else "run"]
+    words += ["--nv"] if session.gpus is not None else []
+    words += ["--net", "--network=none"] if session.network == "none" else []
+    for mount in session.mounts:
+        words.append(f"--bind={mount.source}:{mount.target}" + (":ro" if mount.read_only else ""))
+    workspace = next((mount.target for mount in session.mounts if not mount.read_only), None)
+    folder = session.workdir or workspace
+    words += [f"--pwd={folder}"] if folder else []
+    # Apptainer keeps HOME for itself. GPUs are chosen for CUDA: `--nv` gives all of them.
+    env = [(key, value) for key, value in session.env if key != "HOME"]
+    env += [("CUDA_VISIBLE_DEVICES", session.gpus)] if session.gpus not in (None, "all") else []
+    return [*words, *(f"--env={key}={value}" for key, value in env), session.image, *session.argv]
+
+
 def compose_service(session: Session, engine: str) -> str:
     """Return the text of a Compose file with one service.
 
@@ -122,6 +142,7 @@ def compose_service(session: Session, engine: str) -> str:
     values = {
         "name": _service_name(session.image),
         "image": _escaped(_image(session.image, engine)),
+        "pulls": not _pull(session.image),
         "command": [_escaped(word) for word in session.argv],
         "user": session.user,
         "init": not session.has_init,
@@ -147,11 +168,12 @@ def entrypoint_option(argv: Sequence[str]) -> str:
 
 
 def _pull(image: str) -> list[str]:
-    """Return the option that forbids pulling; images that are files are read anyway."""
-    return [] if image.startswith(("oci:", "docker-archive:")) else ["--pull=never"]
+    """Return the option that forbids pulling; files are read anyway, and `registry:` is for a line that is printed."""
+    return [] if image.startswith(("oci:", "docker-archive:", "registry:")) else ["--pull=never"]
 
 
 def _image(image: str, engine: str) -> str:
+    image = image.removeprefix("registry:").removeprefix("//")
     return image.removeprefix("sha256:") if engine == "podman" else image
 
 

@@ -85,10 +85,10 @@ def choose(name: str, reporter: Reporter, *, image: str, engine: str | None = No
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
             return runner
         reasons.append(f"{candidate}: {reason}")
-    raise _nowhere(image, reasons)
+    raise nowhere(image, reasons)
 
 
-def _nowhere(image: str, reasons: Sequence[str]) -> EnvkitError:
+def nowhere(image: str, reasons: Sequence[str]) -> EnvkitError:
     """Return the error for the name of an image that only an engine could have, where none answers."""
     from envkit.image.reference import ARCHIVE, LAYOUT, PREFIX, with_prefix  # noqa: PLC0415
 
