@@ -259,6 +259,11 @@ def test_cuda_starts_below_watch(place: Place, tmp_path: Path) -> None:
         str(record),
     ]
     done = place.envkit("watch", place.image, *options, "--", "cuda-start")
+    if place.runner == "proot" and place.user is None:
+        # The image was not built here, so it runs as another user, who may not enter the folder for the events.
+        assert done.returncode == 9
+        assert "hint: run envkit as a user other than root" in done.stderr
+        return
     assert STARTED.format(2) in done.stdout, done.stderr
     assert done.returncode == 0
     assert read(record).exit_code == 0

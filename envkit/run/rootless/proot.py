@@ -164,7 +164,7 @@ def prepare(folder: Path, stack: Stack, run: Inside, own: Own | None = None) -> 
     if run.data is not None:
         _check_protected(run.data)
     for mount in run.mounts:
-        _check_entered(mount.source, outside)
+        _check_entered(mount.source, outside, known=own is not None and own.known)
         if mount.read_only and not (own is not None and own.known):
             _check_protected(mount.source, open_to_run)
     gpus, user = run.gpus, run.user
@@ -252,7 +252,7 @@ def _give(folder: Path, outside: Outside) -> None:
         os.chown(folder, outside.uid, outside.gid)
 
 
-def _check_entered(folder: Path, outside: Outside) -> None:
+def _check_entered(folder: Path, outside: Outside, *, known: bool) -> None:
     """Check that the run's user may enter a folder: started by root, it has no capability to pass permissions.
 
     Raises:
@@ -267,7 +267,9 @@ def _check_entered(folder: Path, outside: Outside) -> None:
             raise EnvironmentProblem(
                 f"user {outside.uid} cannot enter {path}, which belongs to user {status.st_uid}: a session of "
                 f"{PROGRAM} has no capabilities",
-                hint=f"--user {status.st_uid}:{status.st_gid}, or chmod o+x {path}",
+                hint=f"--user {status.st_uid}:{status.st_gid}, or chmod o+x {path}"
+                if known
+                else "run envkit as a user other than root: root runs an image that was not built here as another user",
             )
 
 

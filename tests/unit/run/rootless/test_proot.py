@@ -72,6 +72,9 @@ def test_a_folder_that_the_session_cannot_enter_is_named(tmp_path: Path, monkeyp
     with pytest.raises(EnvironmentProblem, match=f"user 4711 cannot enter {closed}, which belongs to user") as caught:
         proot.prepare(tmp_path, Stack(layers=()), run, proot.Own(shm=tmp_path, known=True))
     assert str(caught.value.hint).endswith(f"chmod o+x {closed}")
+    with pytest.raises(EnvironmentProblem) as caught:
+        proot.prepare(tmp_path, Stack(layers=()), run, proot.Own(shm=tmp_path, known=False))
+    assert str(caught.value.hint).startswith("run envkit as a user other than root")
 
 
 @pytest.mark.parametrize("landlock", [0, 2, 3])
