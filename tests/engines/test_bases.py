@@ -61,7 +61,7 @@ def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_
         bases(engine, heard, tmp_path).find(DEBIAN, requested="bootstrap:debian/bookworm", system="debian12") == found
     )
     assert any("--no-cache rebuilds it" in note for note in heard.notes)
-    result = choose("auto", heard, engine=engine.name).run(
+    result = choose("auto", heard, image="any", engine=engine.name).run(
         image.id,
         [
             "sh",
@@ -124,7 +124,7 @@ def test_a_lock_of_packages_is_the_same_root_on_every_engine(
     assert finder.locked(base) == found
     image = engine.local(found.reference)
     assert image is not None
-    result = choose("auto", heard, engine=engine.name).run(
+    result = choose("auto", heard, image="any", engine=engine.name).run(
         image.id,
         ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\\n"],
         {},
