@@ -86,7 +86,7 @@ def test_packages_of_the_final_stage_come_from_the_mirror(
     assert asked["/debian/dists/bookworm-updates/InRelease"] == 1
     assert any(path.startswith("/debian/pool/") and f"/{PACKAGE}_" in path for path in asked), asked
     assert asked["/debian-security/dists/bookworm-security/InRelease"] == 1
-    runner = choose("podman" if engine.name == "podman" else "docker", heard)
+    runner = choose("podman" if engine.name == "podman" else "docker", heard, image=image)
     done = runner.run(image, ("/bin/sh", "-c", LOOK), {}, gpus=None, limits=RunLimits(timeout_s=60), reporter=heard)
     assert done.exit_code == 0, done.stderr
     assert done.stdout.decode().split() == ["system.txt"], "nothing of the mirror stays"
