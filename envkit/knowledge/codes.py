@@ -141,6 +141,8 @@ _WORDS = ("nvml", "cuda e", "cuda f", "cuda r", "cuda d", "cudaerror", "cuda_err
           "error ", "error [cuda]", " in file ", "device handle")  # fmt: skip
 _DIGIT = re.compile(r"[0-9]")
 _XID = re.compile(r"Xid \((?:PCI:)?[0-9a-fA-F:.]{4,20}\): (\d{1,3})\b")
+# Ch 00000001 caused by previous Xid 149: the channel was torn down, and the other error is the cause.
+_PREVIOUS = re.compile(r"caused by previous Xid (\d{1,3})\b")
 _SYMBOL = re.compile(r"\b(?:NVML_ERROR_[A-Z_]{2,40}|cudaError[A-Z]\w{2,60}|CUDA_ERROR_[A-Z_]{3,60}"
                      r"|CUDNN_STATUS_[A-Z_]{3,60}|nccl[A-Z][A-Za-z]{4,40})\b")  # fmt: skip
 # CUDA error: invalid argument; CUDA failure 2 'out of memory'; cuda runtime error (59) : device-side assert triggered.
@@ -163,8 +165,8 @@ _NCCL = re.compile(r"\bNCCL (?:error|WARN)\b", re.IGNORECASE)
 
 def _found(line: str) -> Iterator[Code]:
     low = line.lower()
-    for match in _XID.finditer(line) if "xid (" in low else ():
-        yield xid(int(match[1]))
+    for pattern in (_XID, _PREVIOUS) if "xid (" in low else ():
+        yield from (xid(int(match[1])) for match in pattern.finditer(line))
     for match in _SYMBOL.finditer(line):
         code = _by_symbol().get(match[0])
         if code is not None:

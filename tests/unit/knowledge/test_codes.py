@@ -115,6 +115,11 @@ def test_a_number_that_the_catalog_does_not_have_is_still_an_xid() -> None:
     assert found.exit_code == 5
 
 
+def test_the_error_that_tore_a_channel_down_is_the_cause() -> None:
+    found = diagnosed("NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=python3, Ch 00000001 caused by previous Xid 149\n")
+    assert found.findings[0].id == "xid-149"
+
+
 @pytest.mark.parametrize("action", codes.table("xid").actions)
 def test_the_action_that_the_driver_asks_for_is_read(action: str) -> None:
     log = (
