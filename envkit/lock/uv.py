@@ -285,10 +285,13 @@ def _failure(output: str, requirements: Sequence[str], *, index: Index, folder: 
         )
     source = _SOURCE_ONLY.search(output)
     if source is not None:
+        # uv breaks its lines between any two words.
+        wanted = re.search(rf"depends? on {re.escape(source[1])}(?P<range>[<>=!~]\S*)", " ".join(output.split()))
+        named = f"'{source[1]}{wanted['range'].rstrip(',.')}'" if wanted else source[1]
         return ConflictError(
             f"{index_name} has no wheel of {source[1]}, only its source",
             details=lines,
-            hint=f"add to the definition: allow_source: [{source[1]}]   # runs its build script, in a sandbox",
+            hint=f"add to the definition: allow_source: [{named}]   # runs its build script, in a sandbox",
         )
     if "No solution found" in output:
         return ConflictError(

@@ -23,6 +23,8 @@ from envkit.pipeline.asking import shown_packages
 from envkit.pipeline.clash import Clash
 from envkit.plan.model import BuildPlan
 from envkit.resolve.candidates import Candidates, Limit
+from envkit.resolve.companions import COMPANION_PACKAGES, mismatch
+from envkit.resolve.index import index
 
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
@@ -176,6 +178,11 @@ class _Choice:
             except ConflictError as error:
                 self.failures.append((some.python, error))
                 return None
+            rest, unfit = some.without([allowed.torch]), self._unfit(some, allowed)
+            if unfit and rest.builds:
+                self.reporter.note(f"torch {allowed.torch} is not taken: {unfit}")
+                some = rest
+                continue
             chosen = self._chosen(plan, some, allowed, others)
             if chosen.resolution.torch != self.first.resolution.torch:
                 self.reporter.note(f"torch {chosen.resolution.torch}: {chosen.resolution.reasons['torch']}")
@@ -187,6 +194,18 @@ class _Choice:
                     return None
                 some = some.without([allowed.torch])
         return None
+
+    def _unfit(self, some: Candidates, allowed: Allowed) -> str:
+        """Return why a package that others require does not work beside a torch, which its metadata do not say."""
+        build = next(build for build in some.builds if build.torch == allowed.torch)
+        for name in COMPANION_PACKAGES:
+            version = allowed.versions.get(name, "").partition("+")[0]
+            wrong = mismatch(build, name, version, index(self.asked.facts)) if version else None
+            if wrong is not None:
+                made = f"compiled for CUDA {wrong.cuda}" if wrong.cuda else f"for torch {wrong.torch}"
+                beside = f"CUDA {build.cuda}" if build.cuda else "no CUDA"
+                return f"{name} {version}, which other packages require, is {made}, and this torch is for {beside}"
+        return ""
 
     def _plan(self, torch: str, python: str) -> BuildPlan:
         resolution = self.first.resolution

@@ -67,6 +67,8 @@ class Clash:
             error: of the newest candidate.
             command: what the user typed, without options.
         """
+        if self.first.allow_source:
+            return error  # the probe leaves out what is built from source, so it cannot tell what clashes with it
         named = [line for line in self.first.pip if _is_named(line, error)]
         if self.first.resolution.source in CONDA_SOURCES or not 0 < len(named) <= _MOST_PACKAGES:
             return error

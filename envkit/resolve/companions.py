@@ -60,6 +60,15 @@ def other_cuda(build: Build, name: str, index: Index) -> Companion | None:
     return max(rows, key=lambda row: key(row.version), default=None)
 
 
+def mismatch(build: Build, name: str, version: str, index: Index) -> Companion | None:
+    """Return the wheel of a version that does not work beside a build; None if one works, or none is known."""
+    if build.source not in WHEEL_SOURCES:
+        return None
+    rows = [row for row in _listed(build, name, index) if row.version == version]
+    works = any(_allows(row.torch, build.torch) and runs_beside(row, build.cuda) for row in rows)
+    return None if works else next(iter(rows), None)
+
+
 def conda_version(build: Build, name: str) -> str | None:
     """Return the version of a conda build's companion; None if unknown, and for wheels."""
     version: str | None = getattr(build, name, None)

@@ -138,10 +138,11 @@ PAGED = [
 ]
 
 
-def put_source(site: Site, name: str) -> None:
+def put_source(site: Site, name: str, *versions: str) -> None:
     """A package of the index that has its source only."""
-    row = {"filename": f"{name}-1.0.tar.gz", "url": f"{name}-1.0.tar.gz", "hashes": {"sha256": "0" * 64}, "size": 9}
-    tree = SOURCE_ONLY | {"name": name, "files": [row | {"upload-time": "2026-01-01T00:00:00Z"}]}
+    files = [f"{name}-{version}.tar.gz" for version in versions or ("1.0",)]
+    common = {"hashes": {"sha256": "0" * 64}, "size": 9, "upload-time": "2026-01-01T00:00:00Z"}
+    tree = SOURCE_ONLY | {"name": name, "files": [{"filename": file, "url": file} | common for file in files]}
     site.put(f"/simple/{name}/", json.dumps(tree).encode(), "application/vnd.pypi.simple.v1+json")
 
 
@@ -266,6 +267,40 @@ def test_conda_packages_limit_the_torch_of_conda_forge(site: Site, tmp_path: Pat
     define(tmp_path, "conda: [ext]", template="miniconda", source="conda-forge")
     _, versions, _ = locked(tmp_path, {"ENVKIT_CONDA_CHANNEL_ALIAS": site.url})
     assert versions["pytorch"] == older
+
+
+AUDIO = Dist("torchaudio", "2.11.0")  # by the facts, of CUDA 13.0 on the Python index, as torch 2.14.1 is
+SOUND = Dist("sound", "1", ("torchaudio",))
+
+
+@pytest.mark.parametrize(
+    ("dists", "pip", "torch"),
+    [
+        ([SOUND, AUDIO], "sound", "2.14.1"),
+        ([SOUND, AUDIO, Dist("speech", "2", ("sound", "torch>=2"))], "speech", "2.14.1"),
+        ([Dist("sound", "1", ("torchaudio>=2.5", "torch<2.15")), AUDIO], "sound", "2.14.1"),
+        ([SOUND, Dist("torchaudio", "2.9.1", ("torch==2.9.1",))], "sound", "2.9.1"),
+        ([SOUND, Dist("torchaudio", "2.99.0")], "sound", NEWEST),  # the facts do not know it
+    ],
+)
+def test_torch_works_beside_the_companions_that_packages_require(
+    dists: list[Dist], pip: str, torch: str, at: tuple[Site, Path]
+) -> None:
+    site, folder = at
+    newer = [Dist("torch", "2.14.1", (CUBLAS,)), Dist("torchvision", "0.29.1", ("torch==2.14.1",))]
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), *newer, *dists])}
+    define(folder, f"pip: [{pip}]", "companions: [numpy]")
+    _, versions, told = locked(folder, env)
+    assert versions["torch"] == torch
+    why = "torchaudio 2.11.0, which other packages require, is compiled for CUDA 13.0, and this torch is for CUDA 13.2"
+    assert (f"note: torch {NEWEST} is not taken: {why}" in told) == (AUDIO in dists and "torch<2.15" not in str(dists))
+
+
+def test_a_source_is_proposed_with_the_versions_that_a_package_requires(site: Site, tmp_path: Path) -> None:
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), Dist("conf", "2", ("ext==1.*",))])}
+    put_source(site, "ext", "1.0", "1.1", "2.0")
+    define(tmp_path, "pip: [conf==2]", request=', torch: "2.9.1"')
+    assert "allow_source: ['ext<2.dev0']" in refused(tmp_path, env)
 
 
 CONDA = [Pkg("numpy", "1.26.4", ("python",)), Pkg("pandas", "2.3.0", ("python", "numpy >=2"), build="a"),
