@@ -172,7 +172,8 @@ def test_each_index_of_the_build_has_its_plan_and_its_image() -> None:
     (stored,) = documents(files["plans/plans.yaml"])
     assert (job["spec"]["completionMode"], job["spec"]["completions"]) == ("Indexed", 2)
     for index, one in enumerate((cell(), own)):
-        assert json.loads(stored["data"][f"{index}.json"]) == json.loads(one.plan.canonical())
+        plan = replace(one.plan, bytecode=False)  # a pod has no sandbox to compile in
+        assert json.loads(stored["data"][f"{index}.json"]) == json.loads(plan.canonical())
     argv = started_with(pod(job)["containers"][0]["command"], {"JOB_COMPLETION_INDEX": "1"})
     assert argv[2] == kubernetes.BUILD
     assert argv[4:] == [f"{REGISTRY}:cpu", "auto", f"{REGISTRY}:cu126", "registry.example.com/debian:12"]
