@@ -157,7 +157,7 @@ def test_an_image_that_nothing_vouches_for_needs_proot_by_name(
     named = contained(PREPARED, (), "python3", "-m", "envkit", "verify", "oci:/image", "--runner", "proot")
     assert named.returncode != 9
     assert named.stderr.count("warning: proot isolates weakly") == 1
-    assert "isolation: weak: proot (missing: network, processes, shared-memory" in " ".join(named.stdout.split())
+    assert "weak isolation (without network, processes, shared-memory" in " ".join(named.stdout.split())
 
 
 def test_the_flags_that_are_named_give_namespaces(

@@ -49,7 +49,7 @@ class Weak(Replay):
 def test_a_weak_isolation_is_on_record_and_in_the_report() -> None:
     record = verified(Weak(skips))
     assert record.tree["run"]["isolation"] == {"level": "weak", "missing": ["network", "shared-memory"]}
-    assert "isolation: weak: replay (missing: network, shared-memory)" in render_text(record.tree, width=200)
+    assert "weak isolation (without network, shared-memory)" in render_text(record.tree, width=200)
     strong = verified(Replay(skips))
     assert strong.tree["run"]["isolation"] == {"level": "strong", "missing": []}
     assert "isolation" not in render_text(strong.tree, width=200)
