@@ -107,8 +107,9 @@ def test_throughput_and_recommendation_are_of_the_users_files(pictures: Path, mo
     assert (throughput["id"], data["id"]) == ("C12.throughput.data", "C12.data")
     assert throughput["observed"]["workload"] == "data"
     assert throughput["observed"]["recommended"]["num_workers"] >= 0
-    # Whether it holds within a tenth of a second depends on what else runs here.
-    assert [control["name"] for control in throughput["controls"]]
+    controls = {control["name"]: control["held"] for control in throughput["controls"]}
+    assert controls["no_gain_recommends_no_workers"]
+    assert "twice_the_work_is_seen" in controls  # in a tenth of a second, it holds if nothing else runs here
     assert "samples/s from your files" in ruled(throughput).message or ruled(throughput).reason_code
 
 
