@@ -83,6 +83,11 @@ BEFORE = (
         r"envkit inspect oci:build/image$",
         f"rm -r build/image; {_WHEELS} --no-verify --output oci:build/image > log 2>&1",
     ),
+    (
+        r"envkit cache (export|import)",
+        "envkit build image.yaml --engine embedded --locked envkit.lock --no-verify --output oci:build/far > log 2>&1",
+    ),
+    (r"envkit cache import", "envkit cache export need.tar > log 2>&1"),
     (r"envkit inspect .*--key", f"envkit attest {HOST}/team/train:1 --record r.json --key team.key"),
 )
 # What differs between the machine of a page and this one: it has no GPU, its user is another, its limits are lower.
@@ -101,6 +106,7 @@ MEASURED = (
     (r"in \d+ (s|layers)", r"in ... \1"),
     (r"\d+ packages: .* \(by", "... (by"),
     (r"bootstrap:debian/bookworm", "..."),
+    (r"(apptainer exec) --nv --bind=/home/me/project", r"\1 ...--bind=..."),  # the stub is for CPUs
 )
 # The page shows records of two machines, so only the exit code is compared.
 OF_MACHINES = r"envkit inspect .*--key"
