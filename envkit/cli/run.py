@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from contextlib import ExitStack, closing
@@ -278,9 +279,13 @@ def own_image(request: RunRequest, settings: Settings, reporter: Reporter) -> tu
         VerificationError: the image failed its verification, whose report is printed to stderr.
         EnvkitError: the image cannot be built.
     """
+    # First, because what builds an image takes half a second to import.
+    # An image may have a name that is no path at all, so not `Path.exists`, which raises for some of them.
+    if request.image is None or not os.path.exists(request.image):  # noqa: PTH110
+        return request, None
     from envkit.pipeline import project_image
 
-    if request.image is None or not project_image.is_project(request.image):
+    if not project_image.is_project(request.image):
         return request, None
     from envkit.cli.options import load_facts
 

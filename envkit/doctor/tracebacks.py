@@ -1,7 +1,7 @@
 """The lines of a traceback: its head, the exception that ends it, and the user's own code that it comes from.
 
 Read are the frames of Python (`File "train.py", line 41, in main`), of IPython (`File train.py:41, in main(cfg)`,
-`Cell In[3], line 2`) and of Rich (`│ /work/train.py:41 in main │`). A frame of an installed package or of the standard
+`Cell In[3], line 2`) and of Rich (`│ /srv/train.py:41 in main │`). A frame of an installed package or of the standard
 library is not the user's. An exception whose frames are all of others has the place of the one that it led to. Of two
 tracebacks that are printed at the same time the frames cannot be told apart, so such exceptions have no origin.
 """

@@ -152,7 +152,7 @@ _CUDA = re.compile(
     r"\bCUDA(?: runtime| driver)? (?:error|failure)(?:[ (:=]{1,3}\d{1,3}\b)?[ )':=-]{1,4}|\bTriton Error \[CUDA\]: ",
     re.IGNORECASE,
 )
-# Error no kernel image is available for execution on the device at line 216 in file /work/ops.cu.
+# Error no kernel image is available for execution on the device at line 216 in file /srv/ops.cu.
 _LOCATED = re.compile(r"^Error (?P<text>)[a-z].{4,80} at line \d{1,6} in file ")
 # Error 802: system not yet initialized. Other programs number their errors as well, so number and text have to agree.
 _NUMBERED = re.compile(r"\bError (?P<number>\d{1,3}): ")

@@ -27,6 +27,7 @@ from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.pushing import PushAfterBuild
 from envkit.pipeline.verification import runner_of
 from envkit.plan.store import load_plan
+from envkit.project import definition
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -58,15 +59,18 @@ class ProjectImage:
 def is_project(name: str) -> bool:
     """Return whether an IMAGE names a definition or a project on this machine: `.`, `./train`, `train/`, `image.yaml`.
 
-    A folder needs a dot or a slash at its start or its end, because `train` may be an image as well.
+    A folder needs a dot or a slash at its start or its end, because `train` may be an image as well. A file needs the
+    name of a definition or of a project's file: `train.tar` is an archive.
     """
-    path = Path(name).expanduser()
-    return path.is_file() or (path.is_dir() and (name.startswith((".", "/", "~")) or name.endswith("/")))
+    path = Path(name)
+    if path.is_dir():
+        return name.startswith((".", "/")) or name.endswith("/")
+    return path.is_file() and (path.suffix in (".yaml", ".yml") or definition.is_project(name))
 
 
 def folder_of(name: str) -> Path:
     """Return the folder of a project: where its lock is, and what a command in it finds as its workspace."""
-    path = Path(name).expanduser()
+    path = Path(name)
     return path if path.is_dir() else path.parent
 
 
@@ -91,7 +95,7 @@ def image_of(
     """
     folder, state = folder_of(name), paths.state_dir()
     said: list[str] = []
-    target, whole = _asked_here(str(Path(name).expanduser()), facts, said.append)
+    target, whole = _asked_here(name, facts, said.append)
     plan = whole.plan()
     key = _key(plan, folder / FILE)
     found = read_project(state, key)

@@ -120,7 +120,8 @@ def brief_lines(record: Tree, rows: Sequence[tuple[str, str]], *, width: int, pa
     summary, run, subject = record["summary"], record["run"], record["subject"]
     bad = [check for group in by_check(checks).values() if wrong(group) for check in group]
     lines = _checks(bad, width)[2:] if bad else []
-    lines += _stderr(run, width) if bad else []
+    # A payload that died may have left no finding of its own.
+    lines += _stderr(run, width) if bad or run["payload"]["exit_code"] != 0 else []
     lines += [()] if lines else []
     name, image = title_of(record)
     outcome = f"{name or image}: {counted(summary)}. Exit code {summary['exit_code']}."

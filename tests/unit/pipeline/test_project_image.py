@@ -17,16 +17,31 @@ BUILT = LastBuilt(image="oci:there", tags=("a:1",), plan="p", engine="embedded",
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train").mkdir()
-    (tmp_path / "image.yaml").touch()
+    for name in ("image.yaml", "requirements.txt", "Dockerfile", "train.tar", "program"):
+        (tmp_path / name).touch()
 
 
-@pytest.mark.parametrize("name", [".", "./train", "train/", "..", "image.yaml", "./image.yaml", "/"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "Dockerfile", ".", "./train", "train/", "..", "image.yaml", "./image.yaml", "/"]
+)
 def test_a_project_is_named_by_its_path(name: str) -> None:
     assert is_project(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["train", "train:1", "./none", "none.yaml", "oci:train", "registry:host/train", "sha256:" + "0" * 64]
+    "name",
+    [
+        "train.tar",
+        "./train.tar",
+        "program",
+        "train",
+        "train:1",
+        "./none",
+        "none.yaml",
+        "oci:train",
+        "registry:host/train",
+        "sha256:" + "0" * 64,
+    ],
 )
 def test_an_image_is_not_taken_for_a_project(name: str) -> None:
     assert not is_project(name)

@@ -203,3 +203,10 @@ def test_the_brief_form_has_what_failed_in_full_and_the_rest_in_a_few_lines() ->
     assert "  run it    envkit run" in lines
     assert lines[-1] == "record: /state/r.json"
     assert not any("C05" in line for line in lines)
+
+
+def test_the_brief_form_shows_the_last_output_of_a_payload_that_died() -> None:
+    made = record(check("C05"), verdict="ERROR", exit_code=6)
+    made["run"]["payload"] = {"exit_code": 139, "stderr_tail": ["Segmentation fault"]}
+    assert "  | Segmentation fault" in render_text(made, brief=True)
+    assert "Segmentation" not in render_text(record(check("C05")), brief=True)
