@@ -34,10 +34,22 @@ _CHECKS = (
 
 
 def launch_checks(
-    run: Callable[[Sequence[str], RunLimits], RunResult], *, entrypoint: Sequence[str], prefix: str | None, nonce: str
+    run: Callable[[Sequence[str], RunLimits], RunResult],
+    *,
+    entrypoint: Sequence[str],
+    prefix: str | None,
+    nonce: str,
+    pressure: Callable[[], Pressure] = Pressure,
 ) -> tuple[Judged, ...]:
-    """Start Python twice through the entry point. `run` takes the command and its limits; `prefix` is the plan's."""
-    return tuple(_launched(run, check, entrypoint=entrypoint, prefix=prefix, nonce=nonce) for check in _CHECKS)
+    """Start Python twice through the entry point. `run` takes the command and its limits; `prefix` is the plan's.
+
+    `pressure` begins a reading of how busy this machine is: a start that does not end in time says nothing about the
+    image if other work kept the CPUs.
+    """
+    return tuple(
+        _launched(run, check, entrypoint=entrypoint, prefix=prefix, nonce=nonce, pressure=pressure())
+        for check in _CHECKS
+    )
 
 
 def _launched(
@@ -47,6 +59,7 @@ def _launched(
     entrypoint: Sequence[str],
     prefix: str | None,
     nonce: str,
+    pressure: Pressure,
 ) -> Judged:
     check, title, user, what = start
     if prefix is None:
@@ -55,7 +68,6 @@ def _launched(
     if entrypoint and entrypoint[-1] != ENTRY:
         return skipped_again(check, title, "OWN_ENTRYPOINT", "the image's own entry point takes no command")
     # If Python does not start or does not end, the image is at fault; if the engine is gone, it is not.
-    pressure = Pressure()
     limits = RunLimits(timeout_s=pressure.stretched(_LIMIT_S), user=user)
     try:
         result = run(("python", "-c", _PROGRAM, nonce, what), limits)

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 
-from envkit.smoke import gpus, hostfacts, noise, nvlink, nvml, probe, ranks, timing
+from envkit.smoke import gpus, hostfacts, noise, nvlink, nvml, pressure, probe, ranks, timing
 from envkit.smoke.observation import Skip, control, ran, skipped
 
 GLOO_RANKS = 2  # processes on CPUs
@@ -61,10 +61,12 @@ def group_limit_s(count, cpus):
 def launch(backend, world, limit_s, env):
     """Run ``world`` processes; return how each ended, in rank order, and how many finished their imports."""
     folder = tempfile.mkdtemp(prefix="envkit-")
+    # The limit here stretches on a busy machine. A process that gave up by its own, which does not, would look broken.
+    longest = limit_s * pressure.STRETCH
     store = os.path.join(folder, "store")  # noqa: PTH118
     code = probe.code_of("ranks")
     try:
-        arguments = [[backend, str(world), str(rank), store, str(limit_s)] for rank in range(world)]
+        arguments = [[backend, str(world), str(rank), store, str(longest)] for rank in range(world)]
         ends = probe.finish_all([probe.start(code, words, env) for words in arguments], limit_s)
         begun = sum(os.path.exists(ranks.started(store, rank)) for rank in range(world))  # noqa: PTH110
         return ends, begun
