@@ -144,6 +144,10 @@ def command(flags: ResolveFlags) -> None:
     if flags.verbose:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
+    absent = install.unnamed_companions(resolution)
+    if absent:
+        names, adding = " and ".join(absent), " ".join(f"--with {name}" for name in absent)
+        note(f"{names} {'is' if len(absent) == 1 else 'are'} not in that line; to add: {adding}")
     if flags.advise:
         _show_advice(advice)
     if not (request.gpus or request.driver or request.cpu):

@@ -15,6 +15,7 @@ from envkit.ground.errors import UsageError
 from envkit.ground.platforms import platform
 from envkit.plan import family
 from envkit.resolve.companions import COMPANION_PACKAGES
+from envkit.resolve.companions import COMPANIONS as DEFAULT_COMPANIONS
 
 if TYPE_CHECKING:
     from envkit.resolve.model import Resolution
@@ -33,6 +34,15 @@ _CONDA_SPEC = re.compile(
 def command(resolution: Resolution) -> str:
     """Return the one command that installs a resolution into the active environment."""
     return conda(resolution) if _is_conda(resolution) else pip(resolution)
+
+
+def unnamed_companions(resolution: Resolution) -> tuple[str, ...]:
+    """Return the companions that the command for a conda channel leaves out, because no fact pairs them with torch.
+
+    The channel has them, and its solver pairs them. Of a wheel that is left out the resolution's warnings say why.
+    """
+    named = {_split(spec)[0] for spec in _family(resolution)}
+    return tuple(name for name in DEFAULT_COMPANIONS if name not in named) if _is_conda(resolution) else ()
 
 
 def requirements_of(resolution: Resolution) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Suggest single changes of a request that make it resolve, cheapest first, or that give a newer answer.
 
 Every suggestion was resolved before it is offered. The cost of a change depends on the field (CUDA is easier to change
-than torch, and torch easier than the machine), then on how near the new value is to the requested one.
+than torch, and torch easier than the machine), then on how near the new value is to the requested one. Of the CUDA
+versions that are offered, the one with the newest torch comes first.
 """
 
 from __future__ import annotations
@@ -35,10 +36,17 @@ GIVEN_UP_LAST = ("gpu", "cpu")  # without them it is a different request, and th
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change that resolves, with its cost."""
+    """A change that resolves, with its cost, and of another CUDA the torch that it gives."""
 
     cost: tuple[int, int]
+    torch: tuple[int, ...]
     suggestion: Suggestion
+
+    @property
+    def place(self) -> tuple[int, tuple[int, ...], int]:
+        """The place in the list: the cheaper field first, then the newer torch, then the nearer value."""
+        field, distance = self.cost
+        return field, tuple(-part for part in self.torch), distance
 
 
 def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple[Suggestion, ...]:
@@ -66,14 +74,14 @@ def _suggestions(request: Request, clash: tuple[Ask, ...], index: Index, *, sure
         seconds += islice(changes, MOST - 1)
     seconds.sort(key=lambda change: (change.cost[1], change.cost[0]))
     chosen = [*firsts, *seconds, *lasts][:MOST]
-    return tuple(change.suggestion for change in sorted(chosen, key=lambda change: change.cost))
+    return tuple(change.suggestion for change in sorted(chosen, key=lambda change: change.place))
 
 
 def alternatives(request: Request, ask: Ask, index: Index) -> Iterator[tuple[str, tuple[str, ...], Request]]:
     """Yield other values of one constraint that resolve, nearest first: in words, as options, and as a request."""
     for value in islice(_values(request, ask, index), _NEAR):
         other = changed(request, ask.field, value, ask.position)
-        if _gives(other, index, sure=True) is not None:
+        if _answer(other, index, sure=True) is not None:
             yield _described(request, ask, value), () if value is None else (flag(ask.field), value), other
 
 
@@ -111,7 +119,8 @@ def _unlock(request: Request, before: Request, index: Index, without: str | None
     if request.driver != before.driver:
         parts.append(f"--driver {request.driver} instead of {before.driver}")
     field, value = ("gpu", None) if without else ("driver", request.driver)
-    gives = _gives(request, index, sure=True) or ""
+    answer = _answer(request, index, sure=True)
+    gives = answer[1] if answer else ""
     return Suggestion(change=", ".join(parts), field=field, value=value, gives=gives, words=words(request))
 
 
@@ -140,16 +149,17 @@ def _defaults(request: Request, index: Index) -> Iterator[Ask]:
 def _changes(request: Request, ask: Ask, index: Index, *, sure: bool) -> Iterator[_Change]:
     for near, value in enumerate(_values(request, ask, index)):
         other = changed(request, ask.field, value, ask.position)
-        gives = _gives(other, index, sure=sure)
-        if gives is None:
+        answer = _answer(other, index, sure=sure)
+        if answer is None:
             continue
         text = _described(request, ask, value)
-        suggestion = Suggestion(change=text, field=ask.field, value=value, gives=gives, words=words(other))
-        yield _Change((COST.index(ask.field), near), suggestion)
+        suggestion = Suggestion(change=text, field=ask.field, value=value, gives=answer[1], words=words(other))
+        newness = key(answer[0]) if ask.field == "cuda" else ()
+        yield _Change((COST.index(ask.field), near), newness, suggestion)
 
 
-def _gives(request: Request, index: Index, *, sure: bool) -> str | None:
-    """Return the torch, CUDA and Python that a request resolves to; None if it does not resolve.
+def _answer(request: Request, index: Index, *, sure: bool) -> tuple[str, str] | None:
+    """Return the torch that a request resolves to, and it with CUDA and Python in words; None if it does not resolve.
 
     Args:
         request: with one change.
@@ -165,7 +175,7 @@ def _gives(request: Request, index: Index, *, sure: bool) -> str | None:
         return None
     runtime = f"CUDA {build.cuda}" if build.cuda else "CPU"
     doubt = "; no source lists its GPUs" if sieve.guessed(build) else ""
-    return f"torch {build.torch}, {runtime}, Python {python(build, sieve)}{doubt}"
+    return build.torch, f"torch {build.torch}, {runtime}, Python {python(build, sieve)}{doubt}"
 
 
 def _described(request: Request, ask: Ask, value: str | None) -> str:

@@ -114,6 +114,22 @@ def test_the_conda_format_chooses_a_conda_source(capsys: pytest.CaptureFixture[s
     assert "--source conda-forge" in err
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ([], "note: torchvision and torchaudio are not in that line; to add: --with torchvision --with torchaudio"),
+        (["--with", "torchaudio"], "note: torchvision is not in that line; to add: --with torchvision"),
+        (["--with", "torchvision", "--with", "torchaudio"], None),
+    ],
+)
+def test_a_line_for_conda_says_what_is_not_in_it(
+    asked: list[str], told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(["--source", "conda-forge", "--cuda", "12.9", *asked], capsys)
+    notes = [line for line in err.splitlines() if "not in that line" in line]
+    assert (code, notes) == (0, [told] if told else [])
+
+
 def test_a_conflict_names_the_format_and_not_the_source_that_it_chose(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(["--cuda", "12.1", "--format", "conda"], capsys)
     lines = err.splitlines()

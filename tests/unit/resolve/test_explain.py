@@ -288,6 +288,11 @@ def test_a_build_that_surely_runs_is_suggested_before_others(conflict: Find) -> 
     assert not [change for change in found.suggestions if "no source" in change.gives]
 
 
+def test_of_other_cuda_versions_the_newest_torch_comes_first(conflict: Find) -> None:
+    found = conflict("--gpu V100 --cuda 13.0")
+    assert [way.value for way in found.suggestions if way.field == "cuda"] == ["12.6", "12.8", "12.9"]
+
+
 def test_a_limit_is_raised_to_the_smallest_that_is_enough(conflict: Find) -> None:
     found = conflict("--torch 2.15 --max-size 2GB")
     limit = next(way for way in found.suggestions if way.field == "max_size")
