@@ -146,8 +146,8 @@ def list_(
 def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> None:
     """Show everything known about KEY, with its sources.
 
-    KEY is a torch release, a companion (torchcodec, 'torchvision 0.21.0'), a CUDA or cuDNN version, a GPU or compute
-    capability, an OS, an installer, a trap or a source ID.
+    KEY is a torch release, a companion (torchcodec, 'torchvision 0.21.0'), triton or setuptools, a CUDA or cuDNN
+    version, a GPU or compute capability, an OS, a Python, an installer, a trap or a source ID.
     """
     from envkit.facts import lookup, sources
     from envkit.ground.errors import UsageError

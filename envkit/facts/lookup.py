@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from envkit.facts import sources
 from envkit.facts.check import rows_of
-from envkit.facts.conditions import concerns
+from envkit.facts.conditions import alternatives, concerns
 from envkit.facts.model import PYPI, Build, Facts, Gpu, Trap
 from envkit.facts.tables import TABLES
 from envkit.ground.text import similar
@@ -33,6 +35,8 @@ _TITLES = {
 }
 
 
+PINNED = ("triton", "setuptools")
+"""The packages that torch's own metadata pins, and of which the facts hold no files."""
 _COMPANION = re.compile(r"([A-Za-z]+)(?:(?:\s*==\s*|\s+)v?([0-9][0-9.]*)(?:\+\w+)?)?")
 
 
@@ -63,10 +67,11 @@ def find(facts: Facts, name: str) -> list[Entry]:
     entries = [
         _release(facts, text),
         _companion(facts, text),
+        _pinned(facts, text),
         *_cuda(facts, text),
         _gpu(facts, text),
         _plain(facts, "oses", tuple(row for row in facts.oses if row.id == text)),
-        _plain(facts, "pythons", tuple(row for row in facts.pythons if row.python == text)),
+        _python(facts, text),
         _plain(facts, "cudnns", tuple(row for row in facts.cudnns if row.cudnn == text)),
         _plain(facts, "installers", tuple(row for row in facts.installers if row.file == text)),
         _plain(facts, "traps", tuple(row for row in facts.traps if row.id == text)),
@@ -80,6 +85,7 @@ def nearest(facts: Facts, name: str) -> list[str]:
     known = [
         *facts.releases,
         *(row.package for row in facts.companions),
+        *PINNED,
         *(row.toolkit for row in facts.toolkits),
         *(row.capability for row in facts.gpus),
         *(product for row in facts.gpus for product in row.products),
@@ -119,7 +125,37 @@ def _companion(facts: Facts, text: str) -> Entry | None:
         last = {row.version: row.index for row in sorted(rows, key=lambda row: row.index == PYPI)}
         listed = [row for row in rows if row.index == last[row.version]]
         chosen = tuple(sorted(listed, key=lambda row: key(row.version), reverse=True))
-    return Entry(table="companions", rows=chosen) if chosen else None
+    versions = {row.version for row in chosen}
+    traps = (trap for trap in facts.traps if any(concerns(trap.when, match[1].lower(), name) for name in versions))
+    return Entry(table="companions", rows=chosen, traps=tuple(traps)) if chosen else None
+
+
+def _pinned(facts: Facts, text: str) -> Entry | None:
+    """Return the releases whose metadata pins `triton` or `setuptools`, or a version of it, the newest first."""
+    match = _COMPANION.fullmatch(text)
+    if match is None or match[1].lower() not in PINNED:
+        return None
+    name, version = match[1].lower(), match[2]
+    rows = [row for row in facts.releases.values() if (pin := getattr(row, name)) and _allows(pin, version)]
+    traps = tuple(
+        trap for trap in facts.traps
+        if name in trap.when and (version is None or concerns(trap.when, name, version))
+    )  # fmt: skip
+    newest_first = tuple(sorted(rows, key=lambda row: key(row.torch), reverse=True))
+    return Entry(table="releases", rows=newest_first, traps=traps) if rows else None
+
+
+def _allows(pin: str, version: str | None) -> bool:
+    return version is None or SpecifierSet(pin).contains(version)
+
+
+def _python(facts: Facts, text: str) -> Entry | None:
+    """Return a Python's row, with the traps that it or one of its patch releases springs."""
+    rows = tuple(row for row in facts.pythons if row.python in (text, minor(text)))
+    named = {text, *(name for trap in facts.traps for name in alternatives(trap.when.get("python", "")))}
+    patches = [name for name in named if is_version(name) and (name == text or minor(name) == text)]
+    traps = tuple(trap for trap in facts.traps if any(concerns(trap.when, "python", name) for name in patches))
+    return Entry(table="pythons", rows=rows, traps=traps) if rows else None
 
 
 def _cuda(facts: Facts, text: str) -> list[Entry]:

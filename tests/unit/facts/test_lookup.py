@@ -28,6 +28,12 @@ FACTS = load()
         ("9.17.0", ["cudnns"]),
         ("Miniconda3-py311_26.5.3-1-Linux-x86_64.sh", ["installers"]),
         ("numpy2", ["traps"]),
+        ("triton", ["releases"]),
+        ("triton 3.3.1", ["releases"]),
+        ("setuptools==81.0", ["releases"]),
+        ("triton 0.1", []),
+        ("3.14", ["pythons"]),
+        ("3.14.1", ["pythons"]),
         ("pypi_wheel", ["sources"]),
         ("cf_feedstock@74dd3d46ff0c", ["sources"]),
         ("2.7.9", []),
@@ -64,6 +70,23 @@ def test_a_package_is_listed_for_each_platform() -> None:
     assert {row.index for row in entry.rows if row.version == "0.21.0"} == {"pypi"}
     # Only the PyTorch index has it.
     assert {row.index for row in entry.rows if row.version == "0.15.0"} - {"pypi"}
+
+
+def test_what_torch_pins_names_the_torch() -> None:
+    (found,) = find(FACTS, "triton 3.3.1")
+    assert [row.torch for row in found.rows] == ["2.7.1"]
+    (all_of_them,) = find(FACTS, "triton")
+    torches = [row.torch for row in all_of_them.rows]
+    assert torches == sorted(torches, key=key, reverse=True)
+    assert all(row.triton for row in all_of_them.rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("3.14", True), ("3.14.1", True), ("3.14.2", False), ("torchvision", True)]
+)
+def test_a_python_shows_the_traps_of_its_patch_releases(name: str, shown: bool) -> None:
+    traps = {trap.id for entry in find(FACTS, name) for trap in entry.traps}
+    assert ("torchvision-python-3.14.1" in traps) is shown
 
 
 def test_near_names_are_known_names() -> None:

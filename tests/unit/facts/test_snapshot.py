@@ -90,7 +90,7 @@ def test_all_rows_are_there() -> None:
     assert len(edited.rows("torch_releases")) == 40
     assert len(edited.rows("torch_cuda_variants")) == 356
     assert len(edited.read("conda_installers")["miniconda"]["rows"]) == 243
-    assert len(edited.rows("traps")) == 55
+    assert len(edited.rows("traps")) == 56
     assert len(edited.read("cuda_drivers")["toolkits"]) == 65
     assert len(edited.rows("gpu_arch")) == 20
     assert sum(len(edited.read("docker_tag_list")[name]) for name in ("supported", "unsupported")) == 1422

@@ -32,6 +32,13 @@ def test_cuda_11_8_is_the_last_torch_that_had_it(answer: Answer) -> None:
     assert (found.driver.native, found.driver.minimum, found.driver.mode) == ("520.61.05", "450.80.02", None)
 
 
+@pytest.mark.parametrize(("torch", "pinned"), [("1.13.1", True), ("2.0.1", True), ("2.1.2", True), ("2.2.0", False)])
+def test_a_torch_that_imports_pkg_resources_comes_with_a_setuptools_that_has_it(
+    torch: str, pinned: bool, answer: Answer
+) -> None:
+    assert ("setuptools<82" in answer(f"--torch {torch} --source pypi --python 3.10").pins) is pinned
+
+
 def test_no_such_build(conflict: Find) -> None:
     found = conflict("--torch 1.12.1 --cuda 12.1")
     assert found.clash == ("--torch 1.12.1", "--cuda 12.1")
