@@ -15,9 +15,13 @@ from tests.world.places import UnavailableError
 
 @contextmanager
 def another_user(name: str) -> Iterator[pwd.struct_passwd]:
-    """Create a user for the length of the block; raises UnavailableError if this process is not root."""
+    """Create a user for the length of the block; raises UnavailableError if this process is not root.
+
+    Each process of the tests has a user of its own: it ends with the block, also for the others.
+    """
     if os.geteuid() != 0:
         raise UnavailableError("only root can create another user")
+    name = f"{name}-{os.getpid()}"
     try:
         pwd.getpwnam(name)
     except KeyError:

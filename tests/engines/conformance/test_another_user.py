@@ -116,11 +116,11 @@ def test_without_subordinate_ids_there_is_a_way_out(
     nobody: pwd.struct_passwd, environment: dict[str, str], on_packages: Subject
 ) -> None:
     rows = [line.split(":") for line in Path("/etc/subuid").read_text().splitlines()]
-    row = next((row for row in rows if row[0] == _USER), None)
+    row = next((row for row in rows if row[0] == nobody.pw_name), None)
     if row is None:
         raise UnavailableError("useradd gave no subordinate ids here")
     span = f"{row[1]}-{int(row[1]) + int(row[2]) - 1}"
-    subprocess.run(["usermod", "--del-subuids", span, "--del-subgids", span, _USER], check=True)
+    subprocess.run(["usermod", "--del-subuids", span, "--del-subgids", span, nobody.pw_name], check=True)
     document = _document(nobody, on_packages, "no-ids")
     code, _, err = _run(nobody, environment, "-m", "tests.engines.embedded_build", said=document)
     assert code != 0
