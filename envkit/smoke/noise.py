@@ -21,7 +21,7 @@ import sys
 import time
 
 from . import gpus, hostfacts, nvml
-from .pressure import PSI_CPU, PSI_LIMIT, psi_total_us
+from .pressure import PSI_LIMIT, of_this_process
 from .timing import EVENT_CLOCK
 
 NVIDIA_SMI_TIMEOUT_S = 5  # it answers within a second, or hangs
@@ -200,7 +200,7 @@ def snapshot(gpu=False, own_gpu_processes=1, idle=False):
     state = gpu_state(sys.modules.get("torch"), idle) if gpu else None
     return {
         "time": time.perf_counter(),
-        "psi_us": psi_total_us(hostfacts.read_text(PSI_CPU)),
+        "waited_s": of_this_process().measured(),
         "throttling": throttling(),
         "gpu": state,
         "own_gpu_processes": own_gpu_processes,
@@ -211,8 +211,8 @@ def gate(before, after):
     """Return the readings between two snapshots, see the module's docstring."""
     window = after["time"] - before["time"]
     share = None
-    if before["psi_us"] is not None and after["psi_us"] is not None and window > 0:
-        share = (after["psi_us"] - before["psi_us"]) / 1e6 / window
+    if before["waited_s"] is not None and after["waited_s"] is not None and window > 0:
+        share = min(1.0, (after["waited_s"] - before["waited_s"]) / window)
     throttled = None
     if before["throttling"] is not None and after["throttling"] is not None:
         throttled = after["throttling"]["nr_throttled"] - before["throttling"]["nr_throttled"]

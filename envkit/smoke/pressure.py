@@ -119,6 +119,10 @@ class Waits:
         self._waited += min(passed, max(0.0, self._more(passed)))
         return self._waited
 
+    def measured(self):
+        """Return the seconds so far; None if this machine only has a load average, which is that of a minute."""
+        return None if self.source == "loadavg" else self.read()
+
     def own_s(self):
         """Return the CPU seconds that the processes of the run have used."""
         return used_s(family(self._root, self._proc), self._proc)

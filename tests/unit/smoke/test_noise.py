@@ -17,7 +17,7 @@ V1_STAT = "nr_periods 69\nnr_throttled 17\nthrottled_time 812000\n"
 
 
 def snapshot(**changed: Any) -> dict[str, Any]:
-    base = {"time": 0.0, "psi_us": 0, "throttling": {"nr_periods": 0, "nr_throttled": 0}, "gpu": None}
+    base = {"time": 0.0, "waited_s": 0.0, "throttling": {"nr_periods": 0, "nr_throttled": 0}, "gpu": None}
     return {**base, "own_gpu_processes": 1, **changed}
 
 
@@ -63,13 +63,13 @@ def test_gpu_state_of_no_answer() -> None:
 
 
 def test_quiet_is_clean() -> None:
-    found = noise.gate(snapshot(), snapshot(time=2.0, psi_us=100_000, gpu=gpu()))
+    found = noise.gate(snapshot(), snapshot(time=2.0, waited_s=0.1, gpu=gpu()))
     assert found["gate"] == "clean"
     assert found["psi_cpu_some"] == pytest.approx(0.05)
 
 
 def test_sources_that_do_not_exist_spoil_nothing() -> None:
-    nothing = {"psi_us": None, "throttling": None}
+    nothing = {"waited_s": None, "throttling": None}
     found = noise.gate(snapshot(**nothing), snapshot(time=1.0, **nothing))
     assert found["gate"] == "clean"
     assert found["psi_cpu_some"] is None
@@ -78,7 +78,7 @@ def test_sources_that_do_not_exist_spoil_nothing() -> None:
 @pytest.mark.parametrize(
     ("after", "reason"),
     [
-        ({"psi_us": 300_000}, "CPU pressure 0.30 above 0.10"),
+        ({"waited_s": 0.3}, "CPU pressure 0.30 above 0.10"),
         ({"throttling": {"nr_periods": 9, "nr_throttled": 3}}, "CPU quota throttled 3 periods"),
         ({"gpu": gpu(events=("hw_power_brake",))}, "GPU clock events: hw_power_brake"),
         ({"gpu": gpu(pids=(11, 12))}, "1 other compute processes on the GPU"),
@@ -193,7 +193,7 @@ def test_the_server_of_mps_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_the_gpu_times_does_not_wait_for_a_busy_processor() -> None:
-    busy = noise.gate(snapshot(), snapshot(time=1.0, psi_us=300_000, gpu=gpu()))
+    busy = noise.gate(snapshot(), snapshot(time=1.0, waited_s=0.3, gpu=gpu()))
     assert (busy["gate"], busy["gpu_gate"]) == ("CPU pressure 0.30 above 0.10", "clean")
     for clock, expected in (("cuda_event", "clean"), ("perf_counter+sync", busy["gate"])):
         item = observation.ran("C10.x", "gpu:0", {}, samples={"clock": clock}, noise=busy)

@@ -173,3 +173,14 @@ def test_the_processes_below_one_are_its_family(tmp_path: Path) -> None:
     assert sorted(pressure.family(7, str(tmp_path))) == [7, 8, 9]
     assert pressure.used_s([7, 8], str(tmp_path)) == pytest.approx(3.14)
     assert pressure.used_s([7, 404], str(tmp_path)) == pytest.approx(1.57)
+
+
+@pytest.mark.parametrize(("source", "waited"), [("PSI", 3.0), ("schedstat", 3.0), ("loadavg", None)])
+def test_what_disturbs_a_measurement_is_measured_and_not_estimated(
+    source: str, waited: float | None, tmp_path: Path
+) -> None:
+    machine = Machine(tmp_path, source)
+    waits = pressure.Waits(7, machine.clock, str(tmp_path))
+    machine.run(5.0, waited=0.6, load=8.0)
+    found = waits.measured()
+    assert found is None if waited is None else found == pytest.approx(waited)
