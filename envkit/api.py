@@ -57,7 +57,7 @@ from envkit.pipeline.locking import LockRequest, lock_alone, probe_of
 from envkit.pipeline.pushing import PushAfterBuild
 from envkit.pipeline.verification import VerifyRequest
 from envkit.plan.model import BuildPlan
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.model import Resolution
 from envkit.verify.driver import Options as VerifyOptions
 from envkit.verify.record import Record

@@ -107,7 +107,7 @@ def command(flags: ResolveFlags) -> None:
     envkit resolve --gpu V100 --driver 535.104.05 --advise
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.plan import install
-    from envkit.resolve.explain import Unresolvable
+    from envkit.resolve.conflict import Unresolvable
 
     exclude(format=flags.form, json=flags.as_json)
     exclude(format=flags.form, advise=flags.advise)
@@ -144,14 +144,18 @@ def command(flags: ResolveFlags) -> None:
     if flags.verbose:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
-    absent = install.unnamed_companions(resolution)
-    if absent:
-        names, adding = " and ".join(absent), " ".join(f"--with {name}" for name in absent)
-        note(f"{names} {'is' if len(absent) == 1 else 'are'} not in that line; to add: {adding}")
+    _mention(install.unnamed_companions(resolution))
     if flags.advise:
         _show_advice(advice)
     if not (request.gpus or request.driver or request.cpu):
         _mention_driver()
+
+
+def _mention(absent: tuple[str, ...]) -> None:
+    """Note the companions that the line leaves out."""
+    if absent:
+        names, adding = " and ".join(absent), " ".join(f"--with {name}" for name in absent)
+        note(f"{names} {'is' if len(absent) == 1 else 'are'} not in that line; to add: {adding}")
 
 
 def _stated(request: Request) -> tuple[str, ...]:

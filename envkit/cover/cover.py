@@ -14,7 +14,7 @@ from envkit.cover.solve import Candidate, minimum_cover
 from envkit.facts.model import Build, Facts
 from envkit.ground.versions import key
 from envkit.resolve.choice import choose
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.gpus import Card
 from envkit.resolve.index import Index, index
 from envkit.resolve.model import Request

@@ -19,7 +19,7 @@ from envkit.plan.names import distribution
 from envkit.resolve import request as requests
 from envkit.resolve.candidates import Limit
 from envkit.resolve.companions import COMPANION_PACKAGES
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.model import Request, Resolution
 from envkit.resolve.reasons import REQUESTED
 from envkit.resolve.resolver import resolve

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
 
 from envkit.facts.model import Build
-from envkit.ground.errors import ConflictError
 from envkit.ground.sizes import shown_size
 from envkit.ground.versions import Constraint, is_version, key, minor
 from envkit.resolve.companions import companions
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.forward import refused, unlisted
 from envkit.resolve.gpus import Card, sm
 from envkit.resolve.index import WHEEL_SOURCES, Index
@@ -29,29 +28,6 @@ from envkit.resolve.wanted import Ask, Wanted, asks, keep, permissions
 SMALL = 3
 # Constraints that describe the machine and not the software on it.
 MACHINE = ("gpu", "driver", "os")
-
-
-class Unresolvable(ConflictError):  # noqa: N818 - an adjective: the request is unresolvable
-    """No combination of the known facts satisfies the request; `conflict` has the reason and the suggested changes."""
-
-    def __init__(self, conflict: Conflict, possible: tuple[str, ...] = ()) -> None:
-        """Make the message and its hint.
-
-        Args:
-            conflict: the clash, its explanation and the suggestions.
-            possible: arguments of a smaller request that resolves, for the hint if there is no suggestion.
-        """
-        named = " and ".join(conflict.clash) if conflict.clash else "the request"
-        changes = conflict.suggestions
-        super().__init__(
-            f"no build matches {named}",
-            hint=command(changes[0].words if changes else possible) if changes or possible else "envkit matrix list",
-            details=(
-                *(f"because {sentence}" for sentence in conflict.because),
-                *(f"try: {command(change.words)}  ({change.change}: {change.gives})" for change in changes),
-            ),
-        )
-        self.conflict = conflict
 
 
 def unresolvable(request: Request, full: Wanted, index: Index) -> Unresolvable:
@@ -123,11 +99,6 @@ def _possible(stated: tuple[Ask, ...], full: Wanted, index: Index) -> tuple[str,
         if satisfiable(scoped(tried, index), index):
             kept = (*kept, ask)
     return tuple(word for ask in kept for word in ask.words)
-
-
-def command(words: tuple[str, ...], verb: str = "resolve") -> str:
-    """Return a command line to type."""
-    return shlex.join(("envkit", verb, *words))
 
 
 class Grounds:

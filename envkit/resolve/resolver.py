@@ -8,7 +8,6 @@ from envkit.facts.model import Build, Companion, Facts
 from envkit.ground.versions import Constraint, key
 from envkit.resolve.choice import choose, python
 from envkit.resolve.companions import COMPANIONS, companion, companions, conda_version
-from envkit.resolve.explain import unresolvable
 from envkit.resolve.forward import FORWARD, package, packages
 from envkit.resolve.index import WHEEL_SOURCES, Index, index
 from envkit.resolve.model import Driver, Request, Resolution, WantedPackage
@@ -30,6 +29,8 @@ def resolve(request: Request, facts: Facts) -> Resolution:
     sieve = Sieve(scoped(wanted(request, facts), known), known)
     builds = candidates(sieve)
     if not builds:
+        from envkit.resolve.explain import unresolvable  # noqa: PLC0415 - most requests resolve
+
         raise unresolvable(request, sieve.wanted, known)
     choice = choose(builds, sieve)
     build = choice.build

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from envkit.facts.model import Facts
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.request import parse
 from envkit.resolve.resolver import resolve
 from tests.support.oracle import Answer, Oracle, Refusal

@@ -15,7 +15,7 @@ from envkit.cover.hosts import HostClass
 from envkit.cover.model import Cover
 from envkit.ground.versions import key, parse_constraint
 from envkit.plan.variables import read_requirement, require_cuda
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.index import index
 from envkit.resolve.model import Request
 from envkit.resolve.resolver import resolve

@@ -6,7 +6,7 @@ import pytest
 
 from envkit.facts.load import load
 from envkit.facts.model import Facts
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.model import Conflict, Request, Resolution
 from envkit.resolve.request import parse
 from envkit.resolve.resolver import resolve

@@ -9,7 +9,7 @@ import yaml
 
 from envkit.facts.load import load
 from envkit.ground.errors import ConflictError, UsageError
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.model import Resolution
 from envkit.resolve.request import parse
 from envkit.resolve.resolver import resolve

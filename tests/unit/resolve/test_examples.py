@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from envkit.facts.model import Facts
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.model import Conflict, Request, Resolution
 from envkit.resolve.resolver import resolve
 

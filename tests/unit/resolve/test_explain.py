@@ -4,7 +4,7 @@ import pytest
 
 from envkit.facts.model import Build, Facts
 from envkit.ground.versions import parse_constraint
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.model import Conflict, Request
 from envkit.resolve.resolver import resolve
 from tests.unit.resolve.rows import build, facts, gpu

@@ -12,7 +12,8 @@ from envkit.facts.load import load
 from envkit.facts.model import Facts
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import key, parse_constraint
-from envkit.resolve.explain import Unresolvable, smallest
+from envkit.resolve.conflict import Unresolvable
+from envkit.resolve.explain import smallest
 from envkit.resolve.gpus import find
 from envkit.resolve.index import Index, index
 from envkit.resolve.model import SOURCES, Request
