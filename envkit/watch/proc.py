@@ -11,6 +11,7 @@ from typing import Any
 # The payload's readers of limits and counters, which have no type hints.
 _hostfacts: Any = import_module("envkit.smoke.hostfacts")
 _noise: Any = import_module("envkit.smoke.noise")
+_pressure: Any = import_module("envkit.smoke.pressure")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -101,7 +102,7 @@ def host(peer: str | None, *, root: Path = Path("/proc")) -> Host:
     # /proc/PID/root is the file system as that process sees it, so it leads to the container's /dev/shm.
     memory, shm = _text(root / "meminfo"), _hostfacts.shared_memory(str(own / "root/dev/shm"))
     cpu_stat = _noise.cpu_stat_paths(_text(own / "cgroup"))
-    stalled = {name: _noise.psi_total_us(_text(root / "pressure" / name)) for name in ("cpu", "io", "memory")}
+    stalled = {name: _pressure.psi_total_us(_text(root / "pressure" / name)) for name in ("cpu", "io", "memory")}
     throttled = (parse_throttled(_text(Path(path))) for path in cpu_stat)
     return Host(
         pressure={name: None if value is None else value / 1e6 for name, value in stalled.items()},
