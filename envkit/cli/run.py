@@ -281,11 +281,13 @@ def own_image(request: RunRequest, settings: Settings, reporter: Reporter) -> tu
     """
     # First, because what builds an image takes half a second to import.
     # An image may have a name that is no path at all, so not `Path.exists`, which raises for some of them.
-    if request.image is None or not os.path.exists(request.image):  # noqa: PTH110
+    if request.image is None or not (os.path.exists(request.image) or _is_shipped(request.image)):  # noqa: PTH110
         return request, None
     from envkit.pipeline import project_image
 
-    if not project_image.is_project(request.image):
+    if not project_image.is_project(request.image) and not (
+        _is_shipped(request.image) and not project_image.is_image(request.image, settings)
+    ):
         return request, None
     from envkit.cli.options import load_facts
 
@@ -297,6 +299,13 @@ def own_image(request: RunRequest, settings: Settings, reporter: Reporter) -> tu
         _judged(found.record, request.image, is_usable=found.is_usable)
     workspace = request.workspace or str(project_image.folder_of(request.image))
     return replace(request, image=None, workspace=workspace), found.image
+
+
+def _is_shipped(name: str) -> bool:
+    """Return whether a name is that of a definition that comes with envkit: `jupyter`. An image may have it as well."""
+    from envkit.ground.paths import data_folder
+
+    return "/" not in name and os.path.isfile(data_folder("images") / f"{name}.yaml")  # noqa: PTH113 - as above
 
 
 def _announce(plan: BuildPlan, target: str, reporter: Reporter) -> None:

@@ -18,6 +18,7 @@ from envkit.engines.builder import with_default_tag
 from envkit.engines.model import BuildOptions
 from envkit.ground import nvidia, paths
 from envkit.ground.errors import ConflictError, EngineError, EnvironmentProblem, UsageError
+from envkit.ground.progress import Silent
 from envkit.ground.state import LastBuilt, read_project, write_project
 from envkit.lock.model import FILE
 from envkit.lock.store import digest_of, read_lock
@@ -68,6 +69,16 @@ def is_project(name: str) -> bool:
     return path.is_file() and (path.suffix in (".yaml", ".yml") or definition.is_project(name))
 
 
+def is_image(name: str, settings: Settings) -> bool:
+    """Return whether the runner of the settings has an image of a name, which a definition may have as well."""
+    try:
+        runner, target = runner_of(name, settings, Silent(), engine=None, built=False)
+        runner.inspect(target)
+    except (EngineError, EnvironmentProblem):
+        return False
+    return True
+
+
 def folder_of(name: str) -> Path:
     """Return the folder of a project: where its lock is, and what a command in it finds as its workspace."""
     path = Path(name)
@@ -84,7 +95,7 @@ def image_of(
     """Return the image of a project for this machine; build and verify it if nothing here was made from the same.
 
     Args:
-        name: a definition, or a project's file or folder.
+        name: a definition or the name of one that comes with envkit, or a project's file or folder.
         facts: to resolve against.
         settings: of this machine.
         reporter: receives the steps.

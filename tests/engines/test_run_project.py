@@ -114,6 +114,29 @@ def test_an_image_that_fails_its_verification_is_not_run(project: Project) -> No
         assert "failed its verification, so nothing was run" in done.stderr
 
 
+@pytest.mark.usefixtures("first")
+def test_a_definition_that_comes_with_envkit_is_built_by_its_name(project: Project) -> None:
+    words = ("run", "cpu", "--", "python", "-c", "import os, torch; print(torch.__version__, os.environ.get('WHOSE'))")
+    done = project.envkit(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(" None\n")
+    again = project.envkit(*words, **_AWAY)
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    assert len(again.stderr.splitlines()) == 1, again.stderr
+
+
+@pytest.mark.usefixtures("first")
+def test_an_image_of_the_same_name_is_what_runs(project: Project) -> None:
+    (project.folder / "mine.yaml").write_text(
+        'schema: envkit.image/1\ntitle: Mine\ncompanions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
+        "env: {WHOSE: mine}\n"
+    )
+    built = project.envkit("build", "train/mine.yaml", "-t", "default", "--no-verify")
+    assert built.returncode == 0, built.stderr
+    done = project.envkit("run", "default", "--", "printenv", "WHOSE")
+    assert (done.returncode, done.stdout) == (0, "mine\n"), done.stderr
+
+
 def test_a_folder_without_a_project_says_what_it_looked_for(project: Project) -> None:
     (project.folder / "empty").mkdir()
     done = project.envkit("run", "./train/empty", "--", "true")
