@@ -24,10 +24,11 @@ COMPANIONS = COMPANION_PACKAGES
 """What a command installs beside torch, where an answer has a file of it."""
 _NAME = "train"
 """The name of new environments and projects."""
-_WHEEL_SPEC = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<constraint>[<>=!~].*)?")
-# `pytorch=2.7.1=cuda*`, `cuda-version=12.6`, `setuptools>=77`, `cpuonly`
+# A blank before the range is conda's: `torchaudio >=2.3,<3`.
+_WHEEL_SPEC = re.compile(r"(?P<name>[A-Za-z0-9._-]+) ?(?P<constraint>[<>=!~].*)?")
+# `pytorch=2.7.1=cuda*`, `cuda-version=12.6`, `setuptools>=77`, `torchaudio >=2.3,<3`, `cpuonly`
 _CONDA_SPEC = re.compile(
-    r"(?P<name>[A-Za-z0-9._-]+)(?:=(?P<version>[^=<>!~]+)(?:=(?P<build>.+))?|(?P<constraint>[<>=!~].*))?"
+    r"(?P<name>[A-Za-z0-9._-]+)(?:=(?P<version>[^=<>!~]+)(?:=(?P<build>.+))?| ?(?P<constraint>[<>=!~].*))?"
 )
 
 

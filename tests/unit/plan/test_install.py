@@ -88,6 +88,17 @@ def test_environment_and_pixi_are_read_by_their_parsers(found: Resolution) -> No
     assert found.torch in json.dumps(environment["dependencies"])
 
 
+@pytest.mark.parametrize("wanted", ["torchaudio>=2.3,<3", "torchvision>=0.20,<0.23", "torchaudio"])
+@pytest.mark.parametrize("cpu", [{"cpu": True}, {"cuda": "12.6"}])
+def test_a_range_of_a_companion_is_in_every_form_of_conda(wanted: str, cpu: dict[str, object]) -> None:
+    found = resolve(parse({**cpu, "source": "conda-forge", "with": [wanted]}, facts()), facts())
+    name, _, span = wanted.partition(">")
+    assert name in tomllib.loads(install.pixi(found))["dependencies"]
+    assert span in str(tomllib.loads(install.pixi(found))["dependencies"][name])
+    assert name not in install.unnamed_companions(found)
+    assert all(name in install.text_of(found, form) for form in install.CONDA_FORMATS)
+
+
 def test_a_cpu_build_asks_for_no_cuda() -> None:
     found = resolve(parse({"cpu": True, "source": "conda-forge"}, facts()), facts())
     texts = [install.text_of(found, form) for form in ("conda", "pixi", "environment", "dockerfile")]
