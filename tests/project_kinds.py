@@ -69,6 +69,20 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "test_older_files.test_what_is_not_a_project_file_is_refused",
         "test_cases.test_a_projects_file_is_known_by_its_content",
     ),
+    "the Python that a Dockerfile installs, or its base has": (
+        "test_targets.test_the_python_that_a_dockerfile_installs_is_taken",
+        "test_targets.test_a_python_that_is_not_the_images_is_not_taken",
+    ),
+    "a device or torch that envkit does not have": (
+        "test_targets.test_a_torch_for_amd_is_a_question",
+        "test_targets.test_a_nightly_build_becomes_a_release_after_it",
+        "test_targets.test_a_cuda_that_no_torch_has_is_not_exchanged_for_the_newest",
+        "test_targets.test_a_cpu_build_that_only_wheels_have_is_taken",
+    ),
+    "lines of which a part is lost": (
+        "test_container_lines.test_a_part_that_is_lost_does_not_lose_the_line",
+    ),
+    "the build context": ("test_container_lines.test_the_context_has_the_files_that_are_copied",),
     "bad input": (
         "test_bad_input.test_a_number_of_5000_digits_is_one_error",
         "test_bad_input.test_a_version_of_5000_digits_is_lost_by_name",

@@ -56,6 +56,8 @@ _WHOLE_INDEX = re.compile(
 )
 # Only the kernel of the machine that will run the image has these.
 _OF_MACHINES = re.compile(r"\bplatform_(?:release|version)\b")
+# `2.10.0.dev20251011`
+_NIGHTLY = re.compile(r"(\d+\.\d+(?:\.\d+)?)\.dev\d{8}")
 _HASH = re.compile(r"\s--hash[= ]\S+")
 _NOT_NAMED = "it is a path or URL, and only names with versions can be locked"
 # `certifi @ file:///croot/certifi_1671487769961/...`, as `pip freeze` names a package of conda.
@@ -464,8 +466,14 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Contents:
     """Split a version of the torch family: `==2.1.0+cu118` is torch 2.1.0 with CUDA 11.8."""
     settings: list[Setting] = []
     clauses: list[str] = []
+    note = ""
     for clause in ordered(wanted):
         public, _, local = clause.version.partition("+")
+        if clause.operator in ("==", "===") and (release := _NIGHTLY.fullmatch(public)):
+            clauses.append(f">={release[1]}")
+            note = f"{name} >={release[1]} is taken: {public} is a nightly build, and the data has releases only"
+            settings += [_device(line, variant)] if (variant := _VARIANT.fullmatch(local)) else []
+            continue
         # `===` compares texts; parse_constraint has only `==`.
         clauses.append(f"{'==' if clause.operator == '===' else clause.operator}{public}")
         variant = _VARIANT.fullmatch(local)
@@ -479,7 +487,7 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Contents:
             parse_constraint(text, name)
     except UsageError:
         return skip(line, f"{text} is not a version of {name}")
-    return Contents(settings=(Setting(field=name, value=text, line=line), *settings))
+    return Contents(settings=(Setting(field=name, value=text, line=line, note=note), *settings))
 
 
 def ordered(wanted: SpecifierSet) -> list[Specifier]:

@@ -13,6 +13,7 @@ from envkit.facts.model import EVERY_TAG
 from envkit.ground.errors import UsageError
 from envkit.image.reference import parse_reference
 from envkit.plan.requirements import Contents, Line, Setting, Skipped, excludes, skip, take
+from envkit.project.targets import allows, is_minor
 
 if TYPE_CHECKING:
     from envkit.facts.model import BaseImage, Facts
@@ -100,7 +101,44 @@ def known(contents: Contents, facts: Facts) -> Contents:
     rows = {(row.image, row.tag): row for row in facts.base_images if row.tag != EVERY_TAG}
     found = {line: row for line in _unread(contents) if (row := rows.get(_name_and_tag(_image(line))))}
     left = tuple(row for row in contents.skipped if row.line not in found)
-    return wheels_first(replace(contents, skipped=left) + sum(map(_of_facts, found, found.values()), start=Contents()))
+    contents = replace(contents, skipped=left) + sum(map(_of_facts, found, found.values()), start=Contents())
+    return _with_note(_with_system_python(wheels_first(contents), facts))
+
+
+def _with_note(contents: Contents) -> Contents:
+    """Return contents with a note if their base has a Python that neither its tag nor another line names."""
+    line = base_of(contents)
+    if line is None or not _TORCH.fullmatch(_image(line)) or contents.of("python") or contents.of("conda"):
+        return contents
+    note = "its tag does not say which Python the image has, and envkit chooses one; request.python fixes it"
+    own = next((one for one in contents.settings if one.line == line), None)
+    settings = (replace(one, note=note) if one is own else one for one in contents.settings)
+    return replace(contents, settings=tuple(settings))
+
+
+SYSTEM_PYTHON = "an image has a Python of its own, with pip"
+
+
+def _with_system_python(contents: Contents, facts: Facts) -> Contents:
+    """Return contents with the Python of the base's system, if they install that one and their other lines allow it."""
+    asked = next(
+        (row.line for row in contents.skipped if row.why == SYSTEM_PYTHON and row.line.text in _OF_SYSTEM), None
+    )
+    named = {setting.value for setting in contents.of("os") if of_base(setting.line)}
+    system = next((row for row in facts.oses if row.id in named or named & {*row.aliases}), None)
+    if asked is None or system is None or contents.of("conda") or contents.of("source"):
+        return contents
+    python, wanted = system.pythons[0], [setting.value for setting in contents.of("python")]
+    if any(is_minor(text) or not allows(text, python) for text in wanted):
+        return contents
+    note = f"Python {python} is taken: it is the python3 of {system.title}"
+    first = Setting(field="python", value=python, line=asked, note=note)
+    left = tuple(row for row in contents.skipped if row.line != asked)
+    return replace(contents, settings=(first, *contents.settings), skipped=left)
+
+
+# The packages of apt that are, or need, the system's python3.
+_OF_SYSTEM = ("python3", "python3-pip", "python3-venv", "python3-dev", "python-is-python3")
 
 
 def _unread(contents: Contents) -> Iterator[Line]:
@@ -138,14 +176,29 @@ def _name_and_tag(image: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """A base image that may decide torch, and of which neither its name nor the facts say which torch."""
+    """A line that may decide torch, and of which neither its text nor the facts say which torch to install."""
 
     line: Line
-    says_so: bool  # its name says that it has a torch or CUDA
+    says_so: bool  # it says that it has a torch or CUDA
+    of_amd: bool = False
 
     def __str__(self) -> str:
+        if self.of_amd:
+            return f"{self.line.text} is for AMD GPUs, and envkit makes images for NVIDIA GPUs and for the CPU"
         has = "has a torch or CUDA of its own, and envkit does not know which"
         return f"the image {_image(self.line)} {has if self.says_so else 'may have a torch of its own'}"
+
+
+# `rocm/pytorch:latest`, `.../whl/rocm6.2`, `torch==2.4.1+rocm6.1`
+_OF_AMD = re.compile(r"\brocm/|/rocm\d|\+rocm\d")
+
+
+def of_amd(contents: Contents) -> Undecided | None:
+    """Return the first line of contents that selects a torch for AMD GPUs; None without one."""
+    rows = sorted((row.line for row in contents.skipped if not row.harmless), key=lambda line: not of_base(line))
+    lines = (*rows, *(one.line for one in contents.settings if one.field in ("indexes", "find_links")))
+    found = next((line for line in lines if _OF_AMD.search(line.text)), None)
+    return Undecided(line=found, says_so=True, of_amd=True) if found else None
 
 
 def undecided(contents: Contents, facts: Facts) -> Undecided | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from envkit.ground.errors import UsageError
 from envkit.plan import names
 from envkit.plan.requirements import Contents, Line, included, index, not_for, skip, sort, take
+from envkit.project import bases
 from envkit.project.choice import Choice
 from envkit.project.conda_files import conda, environment, of_channels, with_source
 from envkit.project.installers import Installation, Item, UndecidedError, installation, unwrapped
@@ -83,6 +84,8 @@ def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
             continue
         if found is None and not part.doubt and (setting := _PIP_CONFIG.fullmatch(" ".join(values))):
             requirements += configured(own, setting["key"], setting["value"])
+        elif found is None and not part.doubt and (python := _made_python(values)):
+            requirements += take(own, "python", python)
         elif found is None:
             # Code that cannot be read has no words.
             requirements += skip(own, SHELL_ONLY if part.words or not part.doubt else part.doubt)
@@ -91,6 +94,34 @@ def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
         else:
             requirements += _installed(own, part, found, build, folder)
     return requirements
+
+
+# `3.12`, `python3.12`, `cpython-3.12.4`
+_VERSION = re.compile(r"(?:cpython[-@]|python)?(3\.\d+)(?:\.\d+)?")
+
+
+def python_version(text: str) -> str | None:
+    """Return the minor version of Python that a text for uv, pyenv or virtualenv names; None if it names none."""
+    match = _VERSION.fullmatch(posixpath.basename(text))
+    return match[1] if match else None
+
+
+def _made_python(values: Sequence[str]) -> str | None:
+    """Return the Python of a command that installs one or makes an environment of it: `uv venv --python 3.12`."""
+    program, *rest = posixpath.basename(values[0]) if values else "", *values[1:]
+    if program == "uv" and rest[:1] == ["python"] and rest[1:2] in (["install"], ["pin"]):
+        named = [version for word in rest[2:] if (version := python_version(word))]
+        return named[0] if len(set(named)) == 1 else None
+    if program == "pyenv" and rest[:1] in (["install"], ["global"], ["local"]):
+        return next((version for word in rest[1:] if (version := python_version(word))), None)
+    if program == "virtualenv" or (program == "uv" and rest[:1] == ["venv"]):
+        given = (
+            word.partition("=")[2] if word.startswith("--python=") else following
+            for word, following in zip(rest, [*rest[1:], ""], strict=True)
+            if word in ("-p", "--python") or word.startswith("--python=")
+        )
+        return next((version for word in given if (version := python_version(word))), None)
+    return python_version(program) if rest[:2] == ["-m", "venv"] else None
 
 
 # `pip config set global.extra-index-url https://...`
@@ -178,7 +209,9 @@ def _apt(line: Line, items: Sequence[Item], _build: Build, _folder: str | None) 
             requirements += take(own, "python", python[1])
         elif word.endswith("-"):
             requirements += skip(own, "apt removes it")
-        elif word not in _PYTHONS:
+        elif word in _PYTHONS:
+            requirements += skip(own, bases.SYSTEM_PYTHON, harmless=True)
+        else:
             requirements += system_package(own, word)
     return requirements
 
@@ -194,9 +227,15 @@ _OF_CUDA = re.compile(
 )
 
 
+# `ros-humble-desktop`; Debian's own packages of ROS have other names.
+_OF_ROS = re.compile(r"ros-(?:kinetic|melodic|noetic|foxy|galactic|humble|iron|jazzy|kilted|rolling)-")
+
+
 def system_package(line: Line, word: str) -> Contents:
     """Classify a package of apt; the CUDA toolkit of NVIDIA's repository is that of the flavor devel."""
     name = word.partition("=")[0]
+    if _OF_ROS.match(name):
+        return skip(line, "only the ROS repository has it, and images have the system's own repositories")
     if _TOOLKIT.fullmatch(name):
         return take(line, "flavor", "devel")
     if _OF_CUDA.fullmatch(word):

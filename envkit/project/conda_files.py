@@ -75,7 +75,13 @@ def environment(name: str, folder: Path) -> Contents:
             for text in lines:
                 if file := _FILE.fullmatch(text.text):
                     requirements += included(text, file[2].strip("\"'"), folder, constraint=file[1] is not None)
-    return with_source(requirements, {channel_name(channel) for channel, _ in channels})
+    return with_source(_by_device(requirements), {channel_name(channel) for channel, _ in channels})
+
+
+def _by_device(contents: Contents) -> Contents:
+    """Return contents with the CUDA of torch itself before that of `cuda-version`, which other packages have, too."""
+    late = [one for one in contents.settings if one.field == "cuda" and one.line.text.startswith("cuda-version")]
+    return replace(contents, settings=(*(one for one in contents.settings if one not in late), *late))
 
 
 _ENVIRONMENT = frozenset(["dependencies", "channels", "variables"])
@@ -250,7 +256,8 @@ def conda(line: Line, spec: str, *, export: bool = False) -> Contents:
         return own + (_versioned(line, *found) if found else Contents())
     if name in _CPU:
         return take(line, "cpu", "true") + (_versioned(line, "torch", version) if name in _CPU_TORCH else Contents())
-    if name in _TOOLKIT:
+    # In an export, `cuda-libraries-dev` is what pytorch-cuda requires.
+    if name in _TOOLKIT and not (export and name == "cuda-libraries-dev"):
         return take(line, "flavor", "devel")
     if system := other_systems.of_conda(name):
         return not_for(line, system)

@@ -37,6 +37,7 @@ from envkit.project.build_commands import (
     checked,
     configured,
     contents_of,
+    python_version,
     system_package,
 )
 from envkit.project.conda_files import variable
@@ -46,6 +47,7 @@ from envkit.render import words
 from envkit.render.dockerfile import Instruction, Parsed, command, parse
 
 _OF_TEMPLATES = "envkit's templates set it"
+_OF_BUILD = "it is a variable of the build, and its value is used where a line names it"
 
 
 def cog(name: str, folder: Path) -> Contents:
@@ -148,6 +150,8 @@ def _shown(item: Instruction) -> str:
     return f"{item.keyword} {key if is_secret else text}"
 
 
+# Docker expands no variables in these.
+_RUN_LATER = ("RUN", "CMD", "ENTRYPOINT", "HEALTHCHECK", "SHELL")
 # Directives are comments before everything else.
 _DIRECTIVES = 3
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S+)", re.IGNORECASE)
@@ -158,8 +162,9 @@ _NAMED = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?
 def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int], list[Mapping[str, str]]]:
     """Return the instructions, the stages that the image is based on, and the variables of each instruction.
 
-    ARG and ENV variables are expanded in all instructions but RUN, whose shell expands them. A variable with the name
-    of a secret is not expanded, because its value must not be shown.
+    ARG and ENV variables are expanded in all instructions but those that are run, where a shell may expand them: in the
+    build, or in the container, whose user may set another value. A variable with the name of a secret is not expanded,
+    because its value must not be shown.
     """
     # Of each stage, the variables of ENV before those of ARG: Docker prefers an ENV even to a later ARG.
     stages: list[ChainMap[str, str]] = []
@@ -173,7 +178,7 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int], lis
         known = first if item.keyword == "FROM" or not stages else stages[-1]
         item = replace(  # the instruction as Docker runs it
             item,
-            text=item.text if item.keyword == "RUN" else _expanded(item.text, known),
+            text=item.text if item.keyword in _RUN_LATER else _expanded(item.text, known),
             pairs=tuple((key, _expanded(value, known)) for key, value in item.pairs or _legacy(item)),
             fault="" if _legacy(item) else item.fault,
         )
@@ -243,14 +248,22 @@ def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
 
 
 def _with_defaults(item: Instruction, text: str, variables: Mapping[str, str]) -> Instruction:
-    """Return an ENV whose values have defaults (`${PORT:-80}`) with its pairs; `text` is as it was written."""
-    try:
-        # Unquoted values may get a blank with their default, so the words are split first.
-        parts = [word.partition("=") for word in words.split(text)]
-        read = [words.pairs(f"{key}={_expanded(value, variables)}", {}) for key, _, value in parts]
-    except words.UnreadableError:
+    """Return an ENV whose values have defaults (`${PORT:-80}`) with its pairs; `text` is as it was written.
+
+    The fault that remains is that of the pairs that cannot be read, which are its text.
+    """
+    read: list[tuple[str, str]] = []
+    faults: dict[str, str] = {}
+    # Unquoted values may get a blank with their default, so the words are split first.
+    for word in words.split(text):
+        key, _, value = word.partition("=")
+        try:
+            read += words.pairs(f"{key}={_expanded(value, variables)}", {})
+        except words.UnreadableError as error:
+            faults[word] = str(error)
+    if not read:
         return item
-    return replace(item, pairs=tuple(pair for row in read for pair in row), fault="")
+    return replace(item, text=" ".join(faults), pairs=tuple(read), fault=next(iter(faults.values()), ""))
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
@@ -325,6 +338,8 @@ def _env(step: _Step) -> Contents:
     for key, value in step.item.pairs:
         line = Line(where=step.line.where, text=f"ENV {key}={value}")
         requirements += variable(line, key, value) + _index_of(line, key, value)
+        if key == "UV_PYTHON" and (python := python_version(value)):
+            requirements += take(line, "python", python)
     return requirements + (skip(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Contents())
 
 
@@ -337,7 +352,7 @@ def _index_of(line: Line, name: str, value: str) -> Contents:
 def _arg(step: _Step) -> Contents:
     name, _, value = step.item.text.partition("=")
     found = _index_of(step.line, name, value.strip("'\""))
-    return found if found.settings else skip(step.line, _OF_TEMPLATES, harmless=True)
+    return found if found.settings else skip(step.line, _OF_BUILD, harmless=True)
 
 
 def _volumes(step: _Step) -> Contents:
@@ -459,7 +474,8 @@ def _copied(step: _Step) -> Contents:
         is_above = not build.is_context and (build.folder.resolve().parent / own).is_file()
         note = "the folder above has such a file, too; envkit init --context DIR takes it from there"
         copied = Setting(field="copy", value=json.dumps([own, to]), line=line, note=note if is_above else "")
-        requirements += skip(line, why) if why else Contents(settings=(copied,))
+        own_line = line if len(sources) == 1 else replace(line, text=f"{item.keyword} {source} {target}")
+        requirements += skip(own_line, why) if why else Contents(settings=(copied,))
     return requirements
 
 
@@ -494,7 +510,9 @@ def _fitting(source: str, folder: Path) -> list[str]:
 def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Contents:
     requirements = Contents()
     for value, why in values:
-        requirements += checked(line, key, value, why)
+        # Only this part of the line is lost.
+        own = Line(where=line.where, text=f"{line.text.partition(' ')[0]} {value}") if why else line
+        requirements += checked(own, key, value, why)
     return requirements
 
 

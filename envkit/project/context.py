@@ -28,21 +28,20 @@ class Context:
 def context_of(path: Path) -> Context:
     """Return the build context of a Dockerfile.
 
-    It is the one that a Compose file names for it; else its folder, or the repository's if only that one has the files
+    It is the one that a Compose file names for it; else its folder; or the repository's if only that one has the files
     that it copies.
     """
     own = path.resolve().parent
-    named = dict(_of_compose(path))
-    if len(named) == 1:
-        folder, where = named.popitem()
-        if folder != own and path.resolve().is_relative_to(folder):
-            return Context(folder=folder, why=f"{where} names it")
-        return Context(folder=path.parent, why="")
-    sources = [source for source in copied_files(path) if not (path.parent / source).exists()]
-    root = next((folder for folder in own.parents if (folder / ".git").exists()), None)
-    if sources and root and not (own / ".git").exists() and all((root / source).exists() for source in sources):
-        return Context(folder=root, why=f"only the repository has {sources[0]}")
-    return Context(folder=path.parent, why="")
+    copied, named = copied_files(path), dict(_of_compose(path))
+    folder, where = named.popitem() if len(named) == 1 else (own, "")
+    if not path.resolve().is_relative_to(folder):
+        folder = own
+    missing = [source for source in copied if not (folder / source).exists()]
+    root = next((above for above in own.parents if (above / ".git").exists()), None)
+    # A Compose file that moved with its Dockerfile may still name the folder where it was.
+    if missing and root and not (own / ".git").exists() and all((root / source).exists() for source in copied):
+        return Context(folder=root, why=f"only the repository has {missing[0]}")
+    return Context(folder=path.parent if folder == own else folder, why=f"{where} names it" if folder != own else "")
 
 
 def _of_compose(path: Path) -> Iterator[tuple[Path, str]]:

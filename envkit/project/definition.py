@@ -28,7 +28,6 @@ from envkit.plan.requirements import (
     read,
     reading_once,
     sort,
-    take,
 )
 from envkit.project import bases, kinds, listing, pages, pins, targets
 from envkit.project.choice import DEFAULT, Choice
@@ -90,6 +89,7 @@ _WORDS = ("entrypoint", "command")
 # If no combination satisfies a project's file, these are dropped in this order. CUDA is dropped only if it is from a
 # base image: torch from the Python index bundles its own, and the two often differ.
 _DROPPABLE = ("source", "cudnn", "os", "flavor", "cuda", *_COMPANIONS)
+_CPU_WHEELS = "PyTorch's own wheels are taken: conda-forge has no CPU build that satisfies the rest"
 # NVIDIA publishes toolkit images for these, but not for Debian.
 _TOOLKIT_SYSTEMS = ("ubuntu24.04", "ubuntu22.04", "ubuntu20.04")
 
@@ -229,11 +229,15 @@ def draft(
     requirements = _unique(
         targets.decided(requirements, given, platform, lambda some: _python(draw(_listing(_unique(some))).plan))
     )
-    for decided in (pages.decided, partial(pins.decided, facts=facts)):
-        requirements = decided(requirements, plan_of=lambda some: draw(_listing(some)).plan)
+    requirements = pages.decided(requirements, plan_of=lambda some: draw(_listing(some)).plan)
+    # Lines that contradict each other leave the torch and CUDA of the pins as they are.
+    requirements = pins.decided(requirements, facts, lambda some: _resolving(_listing(some), draw).plan)
     fixed = {"python": ",".join(setting.value for setting in requirements.of("python"))}
     requirements = _referring(requirements, folder, target_of(fixed, given))
     drafted = _resolving(requirements, draw)
+    device = choice.cpu or choice.cuda or given.get("cuda")
+    if not device and not requirements.of("cuda") and not requirements.of("cpu") and (other := bases.of_amd(contents)):
+        return replace(drafted, undecided=other)
     named = requirements.of("torch") or targets.pins(requirements) or any(given.get(key) for key in _TORCH_FLAGS)
     return drafted if named else replace(drafted, undecided=bases.undecided(contents, facts))
 
@@ -257,6 +261,9 @@ def check_base(drafted: Drafted, path: Path) -> None:
         UsageError: the newest torch would be another one than the project has.
     """
     if drafted.undecided is not None:
+        if drafted.undecided.of_amd:
+            hint = "add --cuda VERSION or --cpu to the command, to have another image than the file describes"
+            raise UsageError(f"{drafted.undecided.line.where}: {drafted.undecided}", hint=hint)
         raise UsageError(
             f"{drafted.undecided.line.where}: {drafted.undecided}",
             hint=f"add --torch VERSION --cuda VERSION to the command, or name torch in {path.name}; "
@@ -299,6 +306,10 @@ def _resolving(requirements: Contents, draw: Callable[[Contents], Drafted]) -> D
             why = f"no combination satisfies the rest with {key} {rows[0].value}"
             alone, dropped = _without(requirements, key, why), _without(dropped, key, why)
             tried += [alone, dropped]
+    if requirements.of("cpu") and not requirements.of("source"):
+        line = requirements.of("cpu")[0].line
+        wheels = Setting(field="source", value="pytorch", line=line, note=_CPU_WHEELS)
+        tried.insert(1, replace(requirements, settings=(*requirements.settings, wheels)))
     told = first
     for contents in dict.fromkeys(tried) if first.conflict or requirements.of("flavor") else ():
         for near in _near(contents, requirements):
@@ -315,7 +326,9 @@ def _near(contents: Contents, whole: Contents) -> Iterator[Contents]:
     """Yield contents with another value for what they lost: a system with toolkit images, a CUDA of the same major."""
     if contents.of("flavor") and not contents.of("os"):
         for system in _TOOLKIT_SYSTEMS:
-            yield contents + take(contents.of("flavor")[0].line, "os", system)
+            note = f"{system} is taken: the flavor devel needs a system for which NVIDIA publishes the toolkit"
+            own = Setting(field="os", value=system, line=contents.of("flavor")[0].line, note=note)
+            yield replace(contents, settings=(*contents.settings, own))
     if whole.of("cuda") and not contents.of("cuda"):
         lost = whole.of("cuda")[0]
         wildcard = f"{lost.value.partition('.')[0]}.*"
@@ -323,8 +336,8 @@ def _near(contents: Contents, whole: Contents) -> Iterator[Contents]:
         near = Setting(field="cuda", value=wildcard, line=lost.line, note=note)
         kept = tuple(row for row in contents.skipped if row.line != lost.line or " cuda " not in row.why)
         yield replace(contents, settings=(*contents.settings, near), skipped=kept)
-        # Without a line for torch, CUDA is all that says which torch is meant.
-        if not whole.of("torch") and not any(whole.of(name) for name in _COMPANIONS):
+        # Without a version of torch, CUDA is all that says which torch is meant.
+        if not any(one.value for name in ("torch", *_COMPANIONS) for one in whole.of(name)):
             return
     yield contents
 
@@ -340,7 +353,10 @@ def _drafted(requirements: Contents, *, name: str, folder: Path, facts: Facts, g
         Setting(field="constraints", value=constraint.spec, line=constraint.line)
         for constraint in requirements.constraints
     )
-    skipped = tuple(replace(row, line=replace(row.line, text=masked(row.line.text))) for row in requirements.skipped)
+    skipped = tuple(
+        replace(row, line=replace(row.line, text=masked(listing.without_hashes(row.line.text))))
+        for row in requirements.skipped
+    )
     return Drafted(
         file=name,
         text=text,
@@ -403,7 +419,7 @@ def _unique(requirements: Contents) -> Contents:
             first[key] = setting
             settings.append(setting)
         elif setting.value and (setting.field, setting.value) != (first[key].field, first[key].value):
-            skipped.append(Skipped(line=setting.line, why=f"{first[key].line.where} has {first[key].value}"))
+            skipped.append(_contradicting(setting, first[key], requirements))
     packages, constraints = (
         # Reversed here and below, so that of equal lines the first one stays, in the order of the file.
         {package.spec: package for package in reversed(rows) if (package.line.where, package.line.text) not in bad}
@@ -415,6 +431,17 @@ def _unique(requirements: Contents) -> Contents:
         constraints=tuple(reversed(constraints.values())),
         skipped=(*requirements.skipped, *skipped),
     )
+
+
+def _contradicting(setting: Setting, first: Setting, contents: Contents) -> Skipped:
+    """Return a setting as skipped for an earlier one; nothing is lost if it is a Python that allows the earlier one."""
+    is_python = setting.field == "python" and targets.is_minor(first.value)
+    is_same = is_python and targets.allows(setting.value, first.value)
+    others = any(one.line == setting.line and one.field != setting.field for one in contents.settings)
+    # The rest of the line is not lost with it.
+    text = f"{setting.line.text} ({setting.field} {setting.value})" if others else setting.line.text
+    why = f"{first.line.where} has {first.value}{', which it allows' if is_same else ''}"
+    return Skipped(line=replace(setting.line, text=text), why=why, harmless=is_same)
 
 
 def _text(name: str, requirements: Contents) -> str:
@@ -462,7 +489,8 @@ def _request(requirements: Contents) -> list[str]:
     for key in listing.REQUEST:
         settings = [setting for setting in requirements.of(key) if setting.value]
         if settings:
-            constraint = ",".join(dict.fromkeys(setting.value for setting in settings))
+            values = list(dict.fromkeys(setting.value for setting in settings))
+            constraint = ",".join(map(targets.clauses, values)) if len(values) > 1 else values[0]
             origins = ", ".join(dict.fromkeys(setting.line.where for setting in settings))
             notes = "".join(f"; {setting.note}" for setting in settings if setting.note)
             rows.append(f"  {key}: {'true' if key == 'cpu' else json.dumps(constraint)}  # {origins}{notes}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -55,7 +56,12 @@ def notes(taken: Iterable[Setting]) -> Iterator[str]:
 
 
 def _said(line: Line) -> str:
-    return f"{line.where}: {masked(line.text)}"
+    return f"{line.where}: {masked(without_hashes(line.text))}"
+
+
+def without_hashes(text: str) -> str:
+    """Return a line of a requirements file without its hashes, of which one package may have a hundred."""
+    return re.sub(r"\s+--hash[= ]\S+", "", text)
 
 
 def shown(taken: Iterable[Setting]) -> list[tuple[str, str, str]]:

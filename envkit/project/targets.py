@@ -38,7 +38,7 @@ def decided(requirements: Contents, given: Mapping[str, Any], platform: str, res
         requirements, skipped=tuple(row for row in requirements.skipped if not row.why.startswith(UNDECIDED))
     )
     wanted = [str(given["python"])] if given.get("python") else [one.value for one in requirements.of("python")]
-    pythons = [python for python in PYTHONS if all(_allows(text, python) for text in wanted)] or list(PYTHONS)
+    pythons = [python for python in PYTHONS if all(allows(text, python) for text in wanted)] or list(PYTHONS)
     parts = {python: sort(rows, Target(python=python, platform=platform)) for python in pythons}
     if len(pythons) == 1 or all(part == parts[pythons[0]] for part in parts.values()):
         return rest + parts[pythons[-1]]  # the platform alone decides
@@ -50,7 +50,17 @@ def decided(requirements: Contents, given: Mapping[str, Any], platform: str, res
 
     ranked = sorted(pythons, key=order, reverse=True)
     choices = {python: _fixed(rest, parts[python], python, rows) for python in ranked}
-    return next((some for python, some in choices.items() if resolved(some) == python), choices[ranked[0]])
+    # If the lines contradict each other, it is one that torch itself has: the contradiction is not that of the Python.
+    for kept in (lambda some: some, _of_torch):
+        for python, some in choices.items():
+            if resolved(kept(some)) == python:
+                return some
+    return choices[ranked[0]]
+
+
+def _of_torch(contents: Contents) -> Contents:
+    """Return the torch and the Python of contents, without what else limits them."""
+    return Contents(settings=tuple(one for one in contents.settings if one.field in ("torch", "python")))
 
 
 def _rank(part: Contents, others: set[str]) -> tuple[int, int]:
@@ -77,7 +87,8 @@ def _fixed(rest: Contents, part: Contents, python: str, rows: list[Line]) -> Con
     return replace(rest, settings=(*others, own)) + part
 
 
-def _allows(text: str, python: str) -> bool:
+def allows(text: str, python: str) -> bool:
+    """Return whether a constraint on Python allows a minor version."""
     if not text:
         return True
     try:
@@ -110,6 +121,11 @@ def minor(text: str) -> str:
     return ",".join(clauses)
 
 
+def is_minor(text: str) -> bool:
+    """Return whether a constraint on Python names one minor version."""
+    return re.fullmatch(r"=*3\.\d+(?:\.\*)?", minor(text)) is not None
+
+
 def by_minor(setting: Setting) -> Setting:
     """Return a setting of Python by its minor version, with a note if it names a patch release."""
     value = minor(setting.value)
@@ -122,10 +138,11 @@ def by_minor(setting: Setting) -> Setting:
 def pins(requirements: Contents) -> tuple[tuple[Setting, str], ...]:
     """Return the settings of torchvision and torchaudio that have a version, each as a requirement."""
     named = [setting for setting in requirements.settings if setting.field in COMPANIONS and setting.value]
-    return tuple((setting, f"{setting.field}{_clauses(setting.value)}") for setting in named)
+    return tuple((setting, f"{setting.field}{clauses(setting.value)}") for setting in named)
 
 
-def _clauses(value: str) -> str:
+def clauses(value: str) -> str:
+    """Return a version as a specifier: `2.1` is `==2.1.*`, as conda and the request mean it."""
     if value[0] in "<>=!~":
         return value
     return f"=={value}" if value.endswith("*") or value.count(".") > 1 else f"=={value}.*"
