@@ -29,7 +29,7 @@ def test_a_definition_resolves_to_what_the_project_asks(name: str) -> None:
     found = plan(name).resolution
     expected = {
         "cog": ("2.2.2", "12.1", "3.11"),
-        "dockerfile": ("2.3.1", "12.1", "3.11"),
+        "dockerfile": ("2.3.1", "12.1", "3.10"),
         "environment": ("2.1.2", "12.1", "3.10"),
         "pyproject": ("2.6.0", "12.4", "3.12"),
         "requirements": ("2.0.1", "11.8", "3.10"),
