@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks._report import Figure, finish, tell
 from envkit.facts.load import load
 from envkit.facts.model import Facts
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.index import index
 from envkit.resolve.request import parse
 from envkit.resolve.resolver import resolve

@@ -32,7 +32,7 @@ from envkit.facts.evidence import grade_of, read
 from envkit.facts.load import load
 from envkit.facts.model import Build, Facts, Gpu
 from envkit.facts.sources import describe, find
-from envkit.resolve.explain import Unresolvable
+from envkit.resolve.conflict import Unresolvable
 from envkit.resolve.request import parse
 from envkit.resolve.resolver import resolve
 

@@ -90,7 +90,7 @@ def test_environment_and_pixi_are_read_by_their_parsers(found: Resolution) -> No
 
 @pytest.mark.parametrize("wanted", ["torchaudio>=2.3,<3", "torchvision>=0.20,<0.23", "torchaudio"])
 @pytest.mark.parametrize("cpu", [{"cpu": True}, {"cuda": "12.6"}])
-def test_a_range_of_a_companion_is_in_every_form_of_conda(wanted: str, cpu: dict[str, object]) -> None:
+def test_a_range_of_a_companion_is_in_every_form_of_conda(wanted: str, cpu: dict[str, str | bool]) -> None:
     found = resolve(parse({**cpu, "source": "conda-forge", "with": [wanted]}, facts()), facts())
     name, _, span = wanted.partition(">")
     assert name in tomllib.loads(install.pixi(found))["dependencies"]
