@@ -10,6 +10,7 @@ import ast
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ class Module:
     is_package: bool
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return a tree and everything in it; each tree is walked once, because dozens of measures read all of them."""
+    return tuple(ast.walk(tree))
+
+
 def modules(root: Path) -> list[Module]:
     """Return every module below the folder of a package."""
     found = []
@@ -47,28 +54,28 @@ def modules(root: Path) -> list[Module]:
 
 def lock_callers(found: list[Module]) -> set[str]:
     """Return the modules that call flock(2) or lockf(3)."""
-    return {one.name for one in found if any(_called(node) in _LOCKS for node in ast.walk(one.tree))}
+    return {one.name for one in found if any(_called(node) in _LOCKS for node in nodes(one.tree))}
 
 
 def openers(found: list[Module]) -> set[str]:
     """Return the modules that open or read files by themselves."""
-    return {one.name for one in found if any(map(_opens, ast.walk(one.tree)))}
+    return {one.name for one in found if any(map(_opens, nodes(one.tree)))}
 
 
 def parsers(found: list[Module]) -> set[str]:
     """Return the modules that parse JSON, TOML or YAML with the parser itself."""
-    return {one.name for one in found if any(map(_parses, ast.walk(one.tree)))}
+    return {one.name for one in found if any(map(_parses, nodes(one.tree)))}
 
 
 def writers(found: list[Module]) -> set[str]:
     """Return the modules that write, rename or replace files by themselves or with `write_atomic` and its kin."""
-    return {one.name for one in found if any(map(_writes, ast.walk(one.tree)))}
+    return {one.name for one in found if any(map(_writes, nodes(one.tree)))}
 
 
 def imports(module: Module, name: str) -> bool:
     """Return whether a module imports another one by its whole name, in a function too."""
     return any(
-        isinstance(node, ast.Import) and name in {alias.name for alias in node.names} for node in ast.walk(module.tree)
+        isinstance(node, ast.Import) and name in {alias.name for alias in node.names} for node in nodes(module.tree)
     )
 
 
@@ -77,7 +84,7 @@ def takers(found: list[Module], source: str, name: str) -> set[str]:
     return {
         one.name
         for one in found
-        for node in ast.walk(one.tree)
+        for node in nodes(one.tree)
         if isinstance(node, ast.ImportFrom) and node.module == source and name in {alias.name for alias in node.names}
     }
 
@@ -85,10 +92,7 @@ def takers(found: list[Module], source: str, name: str) -> set[str]:
 def literals(found: list[Module], text: str) -> set[str]:
     """Return the modules that have this text as a whole string."""
     return {
-        one.name
-        for one in found
-        for node in ast.walk(one.tree)
-        if isinstance(node, ast.Constant) and node.value == text
+        one.name for one in found for node in nodes(one.tree) if isinstance(node, ast.Constant) and node.value == text
     }
 
 
@@ -97,14 +101,14 @@ def with_keyword(found: list[Module], function: str, keyword: str) -> set[str]:
     return {
         one.name
         for one in found
-        for node in ast.walk(one.tree)
+        for node in nodes(one.tree)
         if isinstance(node, ast.Call) and _called(node) == function and keyword in {one.arg for one in node.keywords}
     }
 
 
 def cache_finders(found: list[Module]) -> set[str]:
     """Return the modules that read XDG_CACHE_HOME or build the path of `~/.cache` on this machine."""
-    return {one.name for one in found if any(map(_finds_cache, ast.walk(one.tree)))}
+    return {one.name for one in found if any(map(_finds_cache, nodes(one.tree)))}
 
 
 def whiteout_readers(found: list[Module]) -> set[str]:
@@ -219,16 +223,23 @@ def _edges(found: list[Module], *, typed: bool) -> dict[str, set[str]]:
 
 
 def _imported(module: Module, names: set[str], *, typed: bool) -> Iterator[str]:
-    for node in _run_time(module.tree) if not typed else ast.walk(module.tree):
+    for whole, source in _stated(module, typed=typed):
+        yield from [whole] if whole in names else [source] if source in names else []
+
+
+@cache
+def _stated(module: Module, *, typed: bool) -> tuple[tuple[str, str], ...]:
+    """Return what a module imports: the name that would be a module, and the one that it is taken from."""
+    stated = []
+    for node in nodes(module.tree) if typed else _run_time(module.tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in names)
+            stated += [(alias.name, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
             base = ".".join(above[: len(above) - node.level + 1]) if node.level else ""
             source = ".".join(filter(None, (base, node.module)))
-            for alias in node.names:
-                whole = f"{source}.{alias.name}"
-                yield from [whole] if whole in names else [source] if source in names else []
+            stated += [(f"{source}.{alias.name}", source) for alias in node.names]
+    return tuple(stated)
 
 
 def _run_time(tree: ast.AST) -> Iterator[ast.AST]:
@@ -245,8 +256,8 @@ def _run_time(tree: ast.AST) -> Iterator[ast.AST]:
 
 def _code(tree: ast.Module) -> Iterator[ast.AST]:
     """Yield every node that is no text standing alone, such as a docstring."""
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    yield from (node for node in ast.walk(tree) if not (isinstance(node, ast.Constant) and id(node) in texts))
+    texts = {id(node.value) for node in nodes(tree) if isinstance(node, ast.Expr)}
+    yield from (node for node in nodes(tree) if not (isinstance(node, ast.Constant) and id(node) in texts))
 
 
 def _called(node: ast.AST) -> str:
