@@ -91,7 +91,9 @@ def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, fai
         engine=engine,
         locked=flags.locked,
         no_lock=flags.no_lock,
-        lock_command=flags.request.lock_command(flags.definition, flags.locked, base=flags.base, engine=flags.engine),
+        lock_command=flags.request.lock_command(
+            flags.definition, flags.locked, base=flags.base, engine=flags.engine, allow_source=flags.allow_source
+        ),
         verify=not flags.no_verify,
         allow_cpu=flags.allow_cpu,
     )

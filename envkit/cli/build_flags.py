@@ -15,6 +15,7 @@ from envkit.cli.options import (
     ProgressOptions,
     RegistryFlags,
     RequestOptions,
+    allow_source_option,
     applied,
     document_options,
     exclude,
@@ -103,6 +104,7 @@ class BuildFlags:
     no_lock: bool
     engine: str | None
     base: str
+    allow_source: tuple[str, ...]
     output: str | None
     push: bool
     registry: RegistryFlags = group(RegistryFlags)
@@ -167,7 +169,9 @@ class BuildFlags:
 
     def asked(self) -> Asked | None:
         """Return what the one image is made from; None for a plan that is given."""
-        return self.request.asked(self.definition) if self.plan_file is None else None
+        if self.plan_file is not None:
+            return None
+        return self.request.asked(self.definition, allow_source=self.allow_source)
 
     def plan(self, asked: Asked | None) -> BuildPlan:
         """Return the plan of the one image.
@@ -178,7 +182,7 @@ class BuildFlags:
         """
         if asked is not None:
             return asked.plan()
-        if self.definition is not None or not self.request.is_empty:
+        if self.definition is not None or self.allow_source or not self.request.is_empty:
             raise UsageError(
                 "--plan cannot be combined with a definition or its flags",
                 hint="leave out the definition and its flags",
@@ -247,6 +251,7 @@ build_options = applied(
             default="auto",
             help="Base image, or bootstrap:debian/bookworm. [auto]",
         ),
+        allow_source_option,
         option(
             Section.PUBLISH,
             "--output",

@@ -108,7 +108,15 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     request.check()
     facts = flags.request.facts()
     load = partial(load_definition, facts=facts)
-    expanded = cells.expand(matrix, flags.request.fields(facts), facts, load, base=options.base, note=note)
+    expanded = cells.expand(
+        matrix,
+        flags.request.fields(facts),
+        facts,
+        load,
+        base=options.base,
+        allow_source=flags.allow_source,
+        note=note,
+    )
     _refuse_impossible(expanded, skip=many.skip_impossible)
     table = progress_table(flags.progress.mode, [cell.name for cell in expanded.cells])
     run = FleetRun(request=replace(request, expanded=expanded), listener=table)

@@ -15,6 +15,7 @@ from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
     RequestOptions,
+    allow_source_option,
     deadline_of,
     definition_argument,
     gathered,
@@ -50,6 +51,7 @@ class LockFlags:
     request: RequestOptions = group(RequestOptions)
     base: str
     engine: str | None
+    allow_source: tuple[str, ...]
     preset: str | None
     output: str
     check: bool
@@ -82,7 +84,9 @@ class LockFlags:
 
     def command(self) -> str:
         """Return the command that writes the lock of this request."""
-        return self.request.lock_command(self.definition, self.output, base=self.base, engine=self.engine)
+        return self.request.lock_command(
+            self.definition, self.output, base=self.base, engine=self.engine, allow_source=self.allow_source
+        )
 
 
 @new_command("lock")
@@ -102,6 +106,7 @@ class LockFlags:
     shell_complete=shell_values.engines,
     help="Engine that will build the image; it determines the base image.",
 )
+@allow_source_option
 @preset_option
 @option(
     Section.OUTPUT,
@@ -149,12 +154,12 @@ def command(flags: LockFlags) -> None:
 
     output = Path(flags.output)
     _check_update(flags)
-    has_request = flags.definition or not flags.request.is_empty
+    has_request = flags.definition or flags.allow_source or not flags.request.is_empty
     # Without a request, there is nothing to check the lock against.
     if flags.export_format and not has_request:
         _export(read_lock(output), flags.export_format)
         return
-    asked = flags.request.asked(flags.definition)
+    asked = flags.request.asked(flags.definition, allow_source=flags.allow_source)
     if flags.check or flags.export_format:
         request = flags.lock_request(plan_for(asked, output)[0])
         lock = _required(output, flags)

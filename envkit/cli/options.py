@@ -151,8 +151,8 @@ class RequestOptions:
         """
         return load_facts(self.facts_file)
 
-    def asked(self, definition: str | None) -> Asked:
-        """Return what these options ask for, over a definition or a project's file.
+    def asked(self, definition: str | None, *, allow_source: Sequence[str] = ()) -> Asked:
+        """Return what these options ask for, over a definition or a project's file, with more sources.
 
         Raises:
             UsageError, EnvironmentProblem: as `fields` and `facts`.
@@ -160,9 +160,9 @@ class RequestOptions:
         from envkit.pipeline.asking import asked
 
         facts = self.facts()
-        return asked(definition, self.fields(facts), facts, note)
+        return asked(definition, self.fields(facts), facts, note, allow_source=allow_source)
 
-    def lock_command(self, definition: str | None, file: str | None, **more: str | None) -> str:
+    def lock_command(self, definition: str | None, file: str | None, **more: str | Sequence[str] | None) -> str:
         """Return the `envkit lock` command that solves the same request into a file.
 
         Args:
@@ -175,7 +175,7 @@ class RequestOptions:
         for name, value in typed.items():
             if not value or (name, value) == ("base", AUTO):
                 continue
-            for argument in value if isinstance(value, tuple) else (value,):
+            for argument in (value,) if isinstance(value, str | bool) else value:
                 option = f"--{name.replace('_', '-')}"
                 words += [option] if argument is True else [option, str(argument)]
         words += ["--here"] if self.here else []
@@ -211,6 +211,10 @@ preset_option = option(
     shell_complete=shell_values.presets,
     help="Download from the mirrors of tuna, aliyun, sjtu or ustc.",
 )
+allow_source_option = option(
+    Section.BUILD, "--allow-source", multiple=True, metavar="NAME",
+    help="Build this package from source, in a sandbox, if it has no wheel. Repeatable.",
+)  # fmt: skip
 definition_argument = click.argument("definition", required=False, shell_complete=shell_values.definitions)
 definitions_argument = click.argument(
     "definitions", nargs=-1, metavar="[DEFINITION]...", shell_complete=shell_values.definitions

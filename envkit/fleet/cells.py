@@ -11,7 +11,7 @@ from envkit.fleet.matrix import Matrix, Row, Value, rows_of
 from envkit.fleet.model import Cell, Impossible
 from envkit.fleet.names import cell_name, marked
 from envkit.ground.errors import ConflictError, UsageError
-from envkit.pipeline.asking import Asked, Note
+from envkit.pipeline.asking import Asked, Note, allowing
 from envkit.plan.definition import overlaid
 from envkit.plan.planner import Given
 from envkit.resolve.request import FIELDS
@@ -34,7 +34,14 @@ class Expanded:
 
 
 def expand(
-    matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str = _AUTO, note: Note = lambda _: None
+    matrix: Matrix,
+    given: Given,
+    facts: Facts,
+    load: Load,
+    *,
+    base: str = _AUTO,
+    allow_source: Sequence[str] = (),
+    note: Note = lambda _: None,
 ) -> Expanded:
     """Return the cells of a matrix. Pure, if `load` is: equal matrices, requests and facts give equal cells.
 
@@ -44,6 +51,7 @@ def expand(
         facts: the compatibility data.
         load: loads an image definition by name or path; called once for each.
         base: the value of `--base`, for cells without their own (see `base_of`).
+        allow_source: entries that every cell has besides those of its definition.
         note: receives the remarks on cells.
 
     Raises:
@@ -58,7 +66,7 @@ def expand(
     impossible: list[Impossible] = []
     faults: list[str] = []
     for name, axes, row in _named(rows, definitions):
-        image, changed = str(dict(row)[_IMAGE]), _changes(row, f"{matrix.where}: {name}")
+        image, changed = str(dict(row)[_IMAGE]), _changes(row, f"{matrix.where}: {name}", allow_source)
         try:
             asked = Asked(
                 definition=image,
@@ -119,11 +127,12 @@ def _text(value: Value) -> str:
     return "_".join(value) if isinstance(value, tuple) else "true" if value is True else str(value)
 
 
-def _changes(row: Row, where: str) -> Callable[[Definition], Definition]:
-    """Return what a row changes in the definition of its image; it raises UsageError if a value is invalid."""
+def _changes(row: Row, where: str, allow_source: Sequence[str]) -> Callable[[Definition], Definition]:
+    """Return what a row and flags change in the definition of its image; it raises UsageError if a value is invalid."""
+    allowed = allowing(allow_source)
     own = {key: value for key, value in row if key not in (*FIELDS, BASE, _IMAGE) and value is not None}
     tree = {key: list(value) if isinstance(value, tuple) else value for key, value in own.items()}
-    return lambda definition: overlaid(definition, tree, where)
+    return lambda definition: allowed(overlaid(definition, tree, where))
 
 
 def _request(row: Row) -> dict[str, Value]:

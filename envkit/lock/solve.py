@@ -149,7 +149,7 @@ class _Solver:
         clash = abi.faults(lock)
         if clash:
             raise ConflictError(
-                clash[0], details=clash[1:], hint="use the wheel that was built for this torch, or allow_source: [NAME]"
+                clash[0], details=clash[1:], hint="use the wheel that was built for this torch, or --allow-source NAME"
             )
         return lock
 

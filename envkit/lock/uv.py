@@ -291,7 +291,8 @@ def _failure(output: str, requirements: Sequence[str], *, index: Index, folder: 
         return ConflictError(
             f"{index_name} has no wheel of {source[1]}, only its source",
             details=lines,
-            hint=f"add to the definition: allow_source: [{named}]   # runs its build script, in a sandbox",
+            hint=f"add --allow-source {named} to the command, or allow_source: [{named}] to the definition: "
+            "its build script runs in a sandbox",
         )
     if "No solution found" in output:
         return ConflictError(

@@ -137,11 +137,25 @@ def template_kind(name: str | None) -> str | None:
     return kind_of(name)
 
 
-def asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note) -> Asked:
-    """Return what a user asks for: a definition or a project's file (None: the default image) with fields over it."""
+def asked(
+    definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note, *, allow_source: Sequence[str] = ()
+) -> Asked:
+    """Return what a user asks for: a definition or a project's file (None: the default image) with fields over it.
+
+    `allow_source` has entries that are added to those of the definition.
+    """
     from envkit.plan.planner import DEFAULT  # noqa: PLC0415 - doubles the start-up time
 
-    return Asked(definition=definition or DEFAULT, fields=fields, facts=facts, note=note)
+    return Asked(
+        definition=definition or DEFAULT, fields=fields, facts=facts, note=note, changed=allowing(allow_source)
+    )
+
+
+def allowing(sources: Sequence[str]) -> Callable[[Definition], Definition]:
+    """Return a function that adds entries to a definition's `allow_source`."""
+    from envkit.plan.source_spec import merged  # noqa: PLC0415 - as above
+
+    return lambda definition: replace(definition, allow_source=merged(definition.allow_source, sources))
 
 
 def definition_of(name: str, facts: Facts, note: Note, fields: Mapping[str, Any] | None = None) -> Definition:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
 from envkit.ground.addresses import is_loopback, refusal
+from envkit.ground.errors import UsageError
 from envkit.plan import names
 
 # `mypkg @ git+https://git.example.com/team/mypkg@COMMIT`
@@ -39,6 +41,20 @@ def parse(text: str) -> SourceSpec:
         return SourceSpec(name=canonicalize_name(name.group()), requirement=text)
     url, _, commit = match[2].rpartition("@")
     return SourceSpec(name=canonicalize_name(match[1]), requirement=None, url=url, commit=commit)
+
+
+def merged(listed: Sequence[str], typed: Sequence[str]) -> tuple[str, ...]:
+    """Return the entries of a definition with those of the command line, which replace entries for the same package.
+
+    Raises:
+        UsageError: an entry of the command line is refused.
+    """
+    for text in typed:
+        if (why := fault(text)) is not None:
+            raise UsageError(f"--allow-source: {text!r:.200} {why}", hint="--allow-source flash-attn")
+    names = {parse(text).name for text in typed}
+    kept = (text for text in listed if parse(text).name not in names)
+    return tuple(dict.fromkeys((*kept, *typed)))
 
 
 def fault(text: str) -> str | None:

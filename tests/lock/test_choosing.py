@@ -170,7 +170,7 @@ def test_a_known_page_of_wheels_is_tried_before_a_build_from_source(
     assert "has no wheel of ext, only its source" in told
     assert f"try: find_links: [{site.url}{change}" in told
     assert gives in told
-    assert "or add to the definition: allow_source: [ext]" in told
+    assert "or add --allow-source ext to the command, or allow_source: [ext] to the definition: its build" in told
     # What is proposed is what solves.
     url = f"{site.url}{change}".partition("]")[0]
     torch = gives.rpartition(" ")[2]
@@ -210,6 +210,36 @@ def test_torch_is_chosen_with_the_packages_that_need_no_build(
     plan = whole.plan()
     probe = probe_of(settings_of(env, folder), plan)
     assert probe.newest(plan, whole.candidates(plan)[0]).torch == torch
+
+
+def test_a_source_is_allowed_on_the_command_line(site: Site, tmp_path: Path) -> None:
+    """The option adds to the definition's entries, is in the lock's request, and a lock without it is stale."""
+    rows = [*torches(), Dist("ext", "1.0"), Dist("own", "1.0"), Dist("own", "2.0")]
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", rows)}
+    define(tmp_path, "allow_source: [own]", request=', torch: "2.9.1"')
+    _, versions, told = locked(tmp_path, env, "--allow-source", "ext", "--allow-source", "own<2")
+    assert (versions["ext"], versions["own"]) == ("1.0", "1.0")
+    assert "note: ext has a wheel, so it is not built from source" in told
+    assert dict(read_lock(tmp_path / "envkit.lock").request)["allow_source"] == ("ext", "own<2")
+    check = ("lock", "image.yaml", "--base", "none", "--check")
+    stale = envkit(tmp_path, *check, env=env)
+    assert (stale.returncode, "allow_source" in stale.stderr) == (4, True)
+    assert envkit(tmp_path, *check, "--allow-source", "own<2", "--allow-source", "ext", env=env).returncode == 4
+    assert envkit(tmp_path, *check, "--allow-source", "ext", "--allow-source", "own<2", env=env).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["lock", "build"])
+def test_a_source_that_is_no_name_is_refused_by_the_option(command: str, tmp_path: Path) -> None:
+    define(tmp_path)
+    done = envkit(tmp_path, command, "image.yaml", "--allow-source", "git+https://code.example.com/ext")
+    assert done.returncode == 2
+    assert "--allow-source: 'git+https://code.example.com/ext' is not a source; write NAME" in done.stderr
+
+
+def test_a_lock_that_is_missing_is_written_by_a_command_with_the_sources(tmp_path: Path) -> None:
+    define(tmp_path)
+    done = envkit(tmp_path, "lock", "image.yaml", "--check", "--allow-source", "ext>=1")
+    assert (done.returncode, "hint: envkit lock image.yaml --allow-source 'ext>=1' -o" in done.stderr) == (4, True)
 
 
 def test_a_wheel_for_another_python_is_told_before_a_build_from_source(site: Site, tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ def test_a_package_that_is_not_allowed_stops_the_lock_with_the_line_to_add(site:
     index = put_files(site, "/simple", SDIST)
     with pytest.raises(ConflictError, match="has no wheel of fastsum, only its source") as caught:
         wheels.solve(plans.wheels(), TARGET, Places(python_index=index), torch=["fastsum"], chosen={})
-    assert (caught.value.hint or "").startswith("add to the definition: allow_source: [fastsum] ")
+    assert (caught.value.hint or "").startswith(
+        "add --allow-source fastsum to the command, or allow_source: [fastsum] to the definition"
+    )
 
 
 def test_a_built_wheel_is_taken_with_what_it_depends_on(site: Site, tmp_path: Path) -> None:

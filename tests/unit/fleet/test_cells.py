@@ -50,6 +50,12 @@ def test_equal_plans_are_one_cell_unless_their_bases_differ() -> None:
     assert base_of(cells("image: cpu\n").cells[0], "typed") == "typed"
 
 
+def test_every_cell_may_build_the_sources_of_the_command_line() -> None:
+    matrix = parse("schema: envkit.matrix/1\nimage: cpu\naxes: {torch: ['2.6.*', '2.7.*']}\n", where="m.yaml")
+    found = expand(matrix, {}, facts(), load, allow_source=["ext", "own<2"])
+    assert [cell.plan.allow_source for cell in found.cells] == [("ext", "own<2")] * 2
+
+
 def test_impossible_cells_come_with_their_reason_and_a_way() -> None:
     found = cells("image: cpu\naxes: {torch: ['2.7.*', '1.0.*']}\n")
     assert [cell.name for cell in found.cells] == ["cpu-torch2.7"]

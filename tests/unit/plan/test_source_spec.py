@@ -3,7 +3,7 @@
 import pytest
 
 from envkit.ground.errors import UsageError
-from envkit.plan.source_spec import SourceSpec, fault, parse
+from envkit.plan.source_spec import SourceSpec, fault, merged, parse
 from envkit.plan.store import plan_from_json
 from tests.support.plans import plan_from
 
@@ -80,3 +80,20 @@ def test_a_plan_without_sources_keeps_its_form() -> None:
 def test_a_plan_with_sources_is_read_back() -> None:
     plan = plan_from("allow_source: [fastsum]\n")
     assert plan_from_json(plan.to_json(), "plan") == plan
+
+
+@pytest.mark.parametrize(
+    ("listed", "typed", "both"),
+    [
+        ((), ("a",), ("a",)),
+        (("a", "b>=1"), (), ("a", "b>=1")),
+        (("a==1", "b"), ("A",), ("b", "A")),
+        (("fast_sum",), ("fast-sum<2", "fast-sum<2"), ("fast-sum<2",)),
+        ((f"edge @ {GIT}@{COMMIT}",), ("edge",), ("edge",)),
+        (("edge",), (f"edge @ {GIT}@{COMMIT}",), (f"edge @ {GIT}@{COMMIT}",)),
+    ],
+)
+def test_entries_of_the_command_line_replace_those_for_the_same_package(
+    listed: tuple[str, ...], typed: tuple[str, ...], both: tuple[str, ...]
+) -> None:
+    assert merged(listed, typed) == both
