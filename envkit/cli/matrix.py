@@ -66,7 +66,7 @@ _LISTED = {
     "pythons": ("python", "bugfix_until", "eol", "refs"),
     "cudnns": ("cudnn", "cuda_major", "cuda_minors", "linux_min_driver", "capabilities", "confidence", "refs"),
     "cuda_images": ("cuda", "status", "cudnn_tag_part", "oses", "refs"),
-    "package_needs": ("package", "deb", "rpm", "pages"),
+    "package_needs": ("package", "deb", "rpm", "programs", "pages", "indexes", "confidence"),
     "base_images": ("image", "tag", "torch", "build", "cuda", "python", "os", "confidence"),
     "installers": ("file", "python", "conda", "arch", "sha256"),
     "traps": ("id", "severity", "title", "refs"),

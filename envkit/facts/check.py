@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from string import Formatter
 from typing import Any
 
 from envkit.facts import sources, tables
@@ -38,6 +39,8 @@ from envkit.ground.versions import is_version, key, major, minor, parse_constrai
 _TAG = re.compile(r"\d+\.\d+(\.\d+)?-(base|((cudnn\d?|tensorrt)-)?(runtime|devel))-[a-z]+\d+(\.\d+)?")
 _NORMALIZED = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _SYSTEM_PACKAGE = re.compile(r"[a-z0-9][a-zA-Z0-9+._-]+")
+# Placeholders of addresses: a minor version of torch, `cu124` or `cpu`, a version of the package.
+_OF_PAGES, _OF_INDEXES = frozenset({"torch", "cu", "version"}), frozenset({"cu"})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # `7.5`, or `7.5+`: this one and later ones
 _CAPABILITY = re.compile(r"\d+\.\d+\+?")
@@ -220,8 +223,17 @@ def _base(facts: Facts, row: BaseImage) -> Iterator[tuple[str, str]]:
 def _needs(facts: Facts, row: PackageNeeds) -> Iterator[tuple[str, str]]:
     del facts
     yield from _bad("package", (row.package,), _NORMALIZED, "is not a normalized name")
-    for field, names in (("deb", row.deb), ("rpm", row.rpm)):
+    for field, names in (("deb", row.deb), ("rpm", row.rpm), ("programs", row.programs)):
         yield from _bad(field, names, _SYSTEM_PACKAGE, "is not the name of a system package")
+    for field, places, allowed in (("pages", row.pages, _OF_PAGES), ("indexes", row.indexes, _OF_INDEXES)):
+        for place in places:
+            try:
+                unknown = {name for _, name, _, _ in Formatter().parse(place) if name is not None} - allowed
+            except ValueError as error:
+                yield field, f"{place!r}: {error}"
+                continue
+            if unknown:
+                yield field, f"{place!r} has the unknown placeholder {min(unknown)!r}"
 
 
 def _installer(facts: Facts, row: Installer) -> Iterator[tuple[str, str]]:

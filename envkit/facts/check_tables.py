@@ -52,7 +52,7 @@ _FIELDS = {
         "require_branches require_geforce confidence note",
     ),
     ("base_images", "rows"): ("image tag torch build cuda python os refs", "confidence note"),
-    ("package_needs", "rows"): ("package deb rpm pages refs", "note"),
+    ("package_needs", "rows"): ("package deb rpm pages refs", "programs indexes confidence note"),
     ("traps", "rows"): ("id title when effect fix severity refs", "confidence"),
 }
 _LEVELS = ("inferred", "conflict", "unknown")

@@ -236,7 +236,10 @@ class PackageNeeds:
     package: str  # normalized (PEP 503): 'opencv-python'
     deb: tuple[str, ...]  # packages of Debian and Ubuntu without which it cannot be imported
     rpm: tuple[str, ...]
+    programs: tuple[str, ...]  # packages of Debian and Ubuntu with programs that it runs; the import works without
     pages: tuple[str, ...]  # with its prebuilt wheels: 'https://data.pyg.org/whl/torch-{torch}.0+{cu}.html'
+    indexes: tuple[str, ...]  # that have its wheels beside those of PyTorch's own index for the same CUDA
+    confidence: str | None  # None = sourced
     note: str | None
     refs: tuple[str, ...]
 

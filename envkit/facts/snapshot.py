@@ -286,7 +286,10 @@ def need_rows() -> tuple[model.PackageNeeds, ...]:
             package=row["package"],
             deb=tuple(row["deb"]),
             rpm=tuple(row["rpm"]),
+            programs=tuple(row.get("programs", ())),
             pages=tuple(row["pages"]),
+            indexes=tuple(row.get("indexes", ())),
+            confidence=row.get("confidence"),
             note=row.get("note"),
             refs=tuple(row["refs"]),
         )

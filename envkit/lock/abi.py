@@ -18,6 +18,7 @@ from envkit.ground.versions import key
 from envkit.lock.model import BUILT, Lock
 
 if TYPE_CHECKING:
+    from envkit.facts.model import Build
     from envkit.resolve.model import Resolution
 
 # `torch2.6` or `pt26`; with a letter before it, `pt` is part of another word.
@@ -75,17 +76,17 @@ def claim_of_page(url: str) -> Page:
     )
 
 
-def of_torch(resolution: Resolution) -> str | None:
+def of_torch(torch: Resolution | Build) -> str | None:
     """Return the C++ ABI of a torch: 'true', 'false', or None if it is unknown.
 
     PyTorch's wheels for x86_64 got the new ABI together with manylinux 2.28 (2.6 with CUDA 12.6, all since 2.7):
     manylinux2014 has a compiler without it. conda-forge's compilers have it.
     """
-    if resolution.source == "conda-forge":
+    if torch.source == "conda-forge":
         return "true"
-    if resolution.source == "conda-pytorch" or resolution.platform != X86.name or resolution.glibc is None:
+    if torch.source == "conda-pytorch" or torch.platform != X86.name or torch.glibc is None:
         return None
-    return "true" if key(resolution.glibc) >= key("2.28") else "false"
+    return "true" if key(torch.glibc) >= key("2.28") else "false"
 
 
 def fits(version: str, torch: str, cuda: str | None) -> bool:

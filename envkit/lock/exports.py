@@ -63,7 +63,7 @@ def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
     else:
         lines += [f"--extra-index-url {index}" for index in [_index(lock)] if index]
     lines += _more(lock)
-    lines += [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in lock.wheels]
+    lines += [f"{wheel.requirement} --hash=sha256:{wheel.sha256}" for wheel in lock.wheels]
     return _text(lines)
 
 
@@ -110,7 +110,7 @@ def environment(lock: Lock) -> str:
         lines += ["  - pip:"]
         lines += [f"      - {_quoted(f'--extra-index-url {index}')}" for index in [_index(lock)] if index]
         lines += [f"      - {_quoted(option)}" for option in _more(lock)]
-        lines += [f"      - {_quoted(f'{wheel.name}=={wheel.version}')}" for wheel in lock.wheels]
+        lines += [f"      - {_quoted(wheel.requirement)}" for wheel in lock.wheels]
     return _text(lines)
 
 

@@ -19,16 +19,22 @@ Row = dict[str, Any]
 """A file: `name`, `url`, and `sha256`, `size`, `uploaded`, `requires_python`, each None if unknown, and `yanked`."""
 
 
-def ask(url: str, *, ca_bundle: str | None) -> list[Row]:
+def ask(url: str, *, ca_bundle: str | None, patient: bool = True) -> list[Row]:
     """Return the files that a page or the list of a package links to.
 
+    Args:
+        url: the page.
+        ca_bundle: PEM file.
+        patient: retry transient failures.
+
     Raises:
+        NoPageError: the server has no such page.
         EnvironmentProblem: the server does not answer, or the page is larger than 16 MiB.
         IntegrityError: the page is cut short.
         UsageError: the PEM file cannot be read.
         ValueError: the answer is not a list of files.
     """
-    data, kind, at = sizes.page(url, accept=_ACCEPT, most=_MOST, ca_bundle=ca_bundle)
+    data, kind, at = sizes.page(url, accept=_ACCEPT, most=_MOST, ca_bundle=ca_bundle, patient=patient)
     try:
         return from_json(data, at) if kind.endswith("json") else from_html(data, at)
     # Nested too deeply or of another shape: the answer is untrusted.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,10 +16,12 @@ from packaging.utils import canonicalize_name
 from envkit.ground import trees
 from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError
 from envkit.ground.versions import key
-from envkit.lock import abi, conda, request, stubs, together, uv
+from envkit.lock import abi, conda, request, stubs, together, uv, variants
+from envkit.lock.known_pages import NOTHING_FOUND, Found, KnownPages, image_of
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
+from envkit.lock.wheel_choice import ranks_of
 from envkit.lock.wheels import python_index
 from envkit.plan import source_spec
 from envkit.plan.family import CONDA_SOURCES
@@ -41,6 +43,7 @@ class Allowed:
 
     torch: str
     versions: Mapping[str, str]  # normalized distribution -> version, of the same solution
+    why: str | None = None  # no newer candidate: which package has no wheel for those; None = its requirements say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class Probe:
     places: Places
     glibc: str  # of the image's OS
     as_of: str | None = None  # RFC 3339; newer packages are not considered
+    pages: KnownPages = field(default_factory=KnownPages)  # of the facts, with prebuilt wheels
 
     def newest(self, plan: BuildPlan, among: Candidates) -> Allowed:
         """Return the newest torch of some candidates that the packages of a plan allow.
@@ -70,24 +74,63 @@ class Probe:
             build.torch for build in among.builds if not all(abi.fits(pin, build.torch, build.cuda) for pin in pins)
         }
         among = among.without(unfit) if unfit < set(among.torches) else among
+        more: tuple[str, ...] = ()
+        while True:
+            some, found, why = self._with_wheels(plan, among, more)
+            try:
+                allowed = self._known(plan, some, found)
+            except ConflictError as error:
+                name = uv.source_only(error)
+                # A package that others require may have a page, too.
+                if name is None or name in more or name in map(_name, plan.pip) or not self.pages.knows(name):
+                    raise
+                more = (*more, name)
+                continue
+            # What was found is for the newest candidate; packages may allow an older one only, which has other wheels.
+            if allowed.torch == some.torches[0] or not (found.links or found.own):
+                return replace(allowed, why=why if allowed.torch == some.torches[0] else None)
+            among = some.without(torch for torch in some.torches if key(torch) > key(allowed.torch))
+
+    def _with_wheels(
+        self, plan: BuildPlan, among: Candidates, more: Sequence[str]
+    ) -> tuple[Candidates, Found, str | None]:
+        """Return the candidates from the newest one on for which known pages have the packages' wheels.
+
+        Also where these are, and why newer candidates are left out. All candidates if no page has them for any.
+        """
+        target = Target(platform=plan.resolution.platform, glibc=self.glibc, python=plan.resolution.python)
+        missing: dict[str, None] = {}
+        for number, build in enumerate(among.builds):
+            found = self.pages.found(plan, image_of(build), target, self.places, more=more)
+            if not found.missing:
+                newer = [other.torch for other in among.builds[:number]]
+                why = f"newest with a prebuilt wheel of {' and '.join(missing)}" if missing else None
+                places = f" (on {', '.join(found.links)})" if missing and found.links else ""
+                return among.without(newer) if newer else among, found, f"{why}{places}" if why else None
+            missing |= dict.fromkeys(found.missing)
+        return among, NOTHING_FOUND, None
+
+    def _known(self, plan: BuildPlan, among: Candidates, found: Found) -> Allowed:
+        """Return the newest torch that packages allow and that the facts have."""
         limit = len(among.others) + _UNKNOWN
-        allowed = self._once(plan, among)
+        allowed = self._once(plan, among, found)
         while allowed.torch not in among.torches and len(among.others) < limit:
             among = among.without([allowed.torch])
-            allowed = self._once(plan, among)
+            allowed = self._once(plan, among, found)
         if allowed.torch not in among.torches:
             raise ConflictError(f"the compatibility data do not have torch {allowed.torch}, which the packages require")
         return allowed
 
-    def _once(self, plan: BuildPlan, among: Candidates) -> Allowed:
+    def _once(self, plan: BuildPlan, among: Candidates, found: Found) -> Allowed:
         if plan.resolution.source not in CONDA_SOURCES:
             specs = request.conda_specs(plan)
             return together.solve(
-                lambda more: self._conda(plan, (*specs, *more)), lambda packages: self._wheels(plan, among, packages)
+                lambda more: self._conda(plan, (*specs, *more)),
+                lambda packages: self._wheels(plan, among, packages, found),
             )[1]
         if plan.pip:
             # conda's solver does not know the requirements of wheels, so they limit its candidates.
-            newest = self._wheels(plan, among, ()).torch
+            newest = self._wheels(plan, among, (), found).torch
             among = among.without(torch for torch in among.torches if key(torch) > key(newest))
         packages = self._conda(plan, _relaxed(request.conda_specs(plan), among))
         versions = stubs.of_conda(packages)
@@ -98,8 +141,8 @@ class Probe:
             return ()
         return conda.solve(plan, specs, request.virtual_packages(plan, self.glibc), self.places, as_of=self.as_of)
 
-    def _wheels(self, plan: BuildPlan, among: Candidates, packages: Sequence[CondaPackage]) -> Allowed:
-        text = self._compiled(plan, (*plan.pip, _TORCH), bounds(among), packages, among)
+    def _wheels(self, plan: BuildPlan, among: Candidates, packages: Sequence[CondaPackage], found: Found) -> Allowed:
+        text = self._compiled(plan, (*plan.pip, _TORCH), bounds(among), packages, among=among, found=found)
         versions = _versions(text)
         return Allowed(torch=versions[_TORCH].partition("+")[0], versions=versions)
 
@@ -109,8 +152,9 @@ class Probe:
         wanted: Sequence[str],
         more: Sequence[str],
         packages: Sequence[CondaPackage],
-        among: Candidates,
         *,
+        among: Candidates,
+        found: Found,
         cached_only: bool = False,
     ) -> str:
         python = next((package.version for package in packages if package.name == "python"), plan.resolution.python)
@@ -118,13 +162,16 @@ class Probe:
         # The wheels of PyTorch's own index and of conda have no page on the Python index; the facts have the versions.
         elsewhere = plan.resolution.source != "pypi"
         own = [f"{build.torch}{build.local_version or '+conda'}" for build in among.builds] if elsewhere else []
+        # Of wheels for several torches, CUDAs and ABIs, those for the newest candidate.
+        ranks = ranks_of(target.platform, target.glibc, target.python)
+        excluded = variants.constraints(found.files, image_of(among.builds[0]), ranks)
         limits = uv.Limits(
             chosen=stubs.of_conda(packages),
-            constraints=(*plan.constraints, *more),
+            constraints=(*plan.constraints, *more, *excluded),
             offered={_TORCH: own},
             without=[source_spec.parse(text).name for text in plan.allow_source],
         )
-        index = python_index(plan, self.places)
+        index = found.with_places(python_index(plan, self.places))
         return uv.compile_wheels(wanted, target, limits, index, as_of=self.as_of, cached_only=cached_only)[0]
 
     def limiting(self, plan: BuildPlan, among: Candidates, allowed: Allowed) -> str | None:
@@ -134,15 +181,17 @@ class Probe:
         """
         if plan.resolution.source in CONDA_SOURCES:
             return None
-        pins = [f"{name}=={allowed.versions[name]}" for name in map(_name, plan.pip) if name in allowed.versions]
+        # Without the local version, which is that of a wheel for the allowed torch.
+        versions = {name: version.partition("+")[0] for name, version in allowed.versions.items()}
+        pins = [f"{name}=={versions[name]}" for name in map(_name, plan.pip) if name in versions]
+        some, found, _ = self._with_wheels(plan, among, ())
+        pins += [f"torch=={some.torches[0]}"]
         try:
-            self._compiled(
-                plan, (*plan.pip, _TORCH), [*pins, f"torch=={among.torches[0]}"], (), among, cached_only=True
-            )
+            self._compiled(plan, (*plan.pip, _TORCH), pins, (), among=some, found=found, cached_only=True)
         except EnvkitError as error:
-            found = _DEPENDS.search(" ".join((error.message, *error.details)))
-            version = allowed.versions.get(canonicalize_name(found["name"])) if found else None
-            return f"{found['name']} {version} requires torch{found['range']}" if found and version else None
+            match = _DEPENDS.search(" ".join((error.message, *error.details)))
+            version = allowed.versions.get(canonicalize_name(match["name"])) if match else None
+            return f"{match['name']} {version} requires torch{match['range']}" if match and version else None
         return None
 
 

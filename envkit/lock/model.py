@@ -11,6 +11,8 @@ SCHEMA = "envkit.lock/2"
 FILE = "envkit.lock"
 BUILT = "built"
 """The `source` of a wheel that envkit built: it is on no index."""
+PAGE = "page"
+"""The `source` of a wheel from a page or index that the facts know: it is installed by its URL."""
 CONDA_PUBLIC = "https://conda.anaconda.org"
 """The root of the conda URLs in a lock; downloads use a mirror instead if one is set."""
 
@@ -106,9 +108,14 @@ class Wheel:
     url: str  # as in the index, without login and query; below the public PyTorch index also if a mirror was used
     sha256: str
     size: int  # bytes
-    # 'pytorch': the index of the torch family; 'pypi': the Python index, or one that the definition adds; BUILT: built
-    # from a row of `Lock.sources`, and `url` is that row's.
+    # 'pytorch': the index of the torch family; 'pypi': the Python index, or one that the definition adds; PAGE: a page
+    # that neither names; BUILT: built from a row of `Lock.sources`, and `url` is that row's.
     source: str
+
+    @property
+    def requirement(self) -> str:
+        """The wheel as a requirement of pip: `numpy==2.2.6`, or with its URL if it is on no index."""
+        return f"{self.name} @ {self.url}" if self.source == PAGE else f"{self.name}=={self.version}"
 
     @property
     def download(self) -> str | None:

@@ -55,6 +55,33 @@ def other(name: str, wanted: SpecifierSet, files: Iterable[str], target: Target,
     return _other_torch(name, wheels, target, image)
 
 
+def is_usable(name: str, wanted: SpecifierSet, files: Iterable[str], target: Target, image: Image) -> bool:
+    """Return whether one of the files is a wheel of a package that can be installed in an image.
+
+    Args:
+        name: of the package, normalized.
+        wanted: its versions.
+        files: names of files.
+        target: the interpreter.
+        image: torch, CUDA and ABI.
+    """
+    wheels = [wheel for wheel in _wheels(name, files) if wanted.contains(wheel[1], prereleases=True)]
+    return _usable(wheels, target, minor(target.python), image)
+
+
+def described(name: str, files: Iterable[str]) -> str:
+    """Return for which torches, CUDAs and Pythons the files of a page are, as far as their names say."""
+    wheels = list(_wheels(name, files))
+    claims = [abi.claim_of(str(version)) or abi.claim_of_cuda(str(version)) for _, version, _ in wheels]
+    parts = {
+        "torch": {claim.torch for claim in claims if claim and claim.torch},
+        "CUDA": {claim.cuda for claim in claims if claim and claim.cuda},
+        "Python": set(_pythons(wheels)),
+    }
+    known = [f"{what} {_listed(versions)}" for what, versions in parts.items() if versions]
+    return f"wheels for {', '.join(known)}" if known else "no wheel of it" if not wheels else "wheels"
+
+
 def _other_torch(name: str, wheels: Sequence[_Wheel], target: Target, image: Image) -> Offer | None:
     claims = {claim.torch: claim for _, version, _ in wheels if (claim := abi.claim_of(str(version))) and claim.torch}
     python = minor(target.python)

@@ -16,6 +16,7 @@ from envkit.ground.errors import IntegrityError, UsageError, shown
 from envkit.lock import values
 from envkit.lock.model import (
     BUILT,
+    PAGE,
     SCHEMA,
     CondaPackage,
     DebPackage,
@@ -69,7 +70,7 @@ _WHEEL: Mapping[str, Check] = {
     "url": values.url,
     "sha256": values.sha256,
     "size": values.size,
-    "source": values.one_of("pytorch", "pypi", BUILT),
+    "source": values.one_of("pytorch", "pypi", PAGE, BUILT),
 }
 _SOURCE: Mapping[str, Check] = {
     "name": values.name,

@@ -62,7 +62,11 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
             raise
 
 
-def page(url: str, *, accept: str, most: int, ca_bundle: str | None) -> tuple[bytes, str, str]:
+class NoPageError(EnvironmentProblem):
+    """A server answers that it has no such page."""
+
+
+def page(url: str, *, accept: str, most: int, ca_bundle: str | None, patient: bool = True) -> tuple[bytes, str, str]:
     """Return a page that the user names, its media type, and its URL after redirects. Failures are retried as in `ask`.
 
     Args:
@@ -70,8 +74,10 @@ def page(url: str, *, accept: str, most: int, ca_bundle: str | None) -> tuple[by
         accept: media types.
         most: bytes.
         ca_bundle: PEM file.
+        patient: retry transient failures.
 
     Raises:
+        NoPageError: the server has no such page.
         EnvironmentProblem: the server does not answer, the page is larger, or it ends before its announced length.
         UsageError: the PEM file cannot be read.
     """
@@ -89,7 +95,10 @@ def page(url: str, *, accept: str, most: int, ca_bundle: str | None) -> tuple[by
     headers = _request_headers(plain, url) | {"Accept": accept}
     request = Request(plain, headers=headers)  # noqa: S310 - only http and https
     opener = _opener(plain, sockets.reach_of_url(plain), _trusting(ca_bundle))
-    found = _answered(request, opener, threading.Event(), read)
+    stop = threading.Event()
+    if not patient:
+        stop.set()
+    found = _answered(request, opener, stop, read)
     if found is None:
         raise _unreachable(request, "the server refuses the method GET")
     return found
@@ -137,7 +146,8 @@ def _answered(
             if error.code in (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
                 return None
             if error.code not in _TRANSIENT or not left or stop.is_set():
-                raise _unreachable(request, f"HTTP {error.code} {error.reason}") from error
+                missing = error.code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE, HTTPStatus.FORBIDDEN)
+                raise _unreachable(request, f"HTTP {error.code} {error.reason}", missing=missing) from error
             # Retry-After may also be a date (RFC 9110), which is ignored.
             after = error.headers.get("Retry-After", "")
             pause = min(float(after), _LONGEST_PAUSE_S) if after.isascii() and after.isdigit() else pause
@@ -203,8 +213,8 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
     return build_opener(proxies, PlainHandler(), SecureHandler(context=context), Redirects())
 
 
-def _unreachable(request: Request, why: str) -> EnvironmentProblem:
-    return EnvironmentProblem(
+def _unreachable(request: Request, why: str, *, missing: bool = False) -> EnvironmentProblem:
+    return (NoPageError if missing else EnvironmentProblem)(
         f"{without_login(request.full_url)}: {why}", hint="envkit config shows which mirrors and certificates are set"
     )
 

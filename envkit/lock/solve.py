@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from envkit.facts.model import PackageNeeds
 from envkit.ground.errors import ConflictError
 from envkit.ground.progress import Reporter
 from envkit.lock import abi, closure, previous, request, stubs, together
@@ -30,6 +31,7 @@ class Options:
     as_of: str | None = None  # RFC 3339; newer packages are not considered
     update: Collection[str] = ()  # packages to update, with what must move with them
     old: Lock | None = None  # its versions are kept where that is possible
+    needs: tuple[PackageNeeds, ...] = ()  # of the facts: which packages have pages with prebuilt wheels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,7 @@ class _Solver:
 
     def _wheels(self, packages: tuple[CondaPackage, ...]) -> tuple[Wheel, ...]:
         from envkit.lock import wheels  # noqa: PLC0415 - asyncio and HTTP; a build from a lock solves nothing
+        from envkit.lock.known_pages import KnownPages  # noqa: PLC0415 - as above
 
         plan, options = self.plan, self.options
         torch = request.torch_wheels(plan)
@@ -171,4 +174,5 @@ class _Solver:
             as_of=options.as_of,
             previous=self.keep,
             built=self.sources.wheels,
+            known=KnownPages(options.needs),
         )

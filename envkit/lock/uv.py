@@ -307,6 +307,12 @@ def _failure(output: str, requirements: Sequence[str], *, index: Index, folder: 
     return UsageError(f"solving the wheels: {first}", details=lines[1:], hint="write a requirement: numpy, numpy>=2")
 
 
+def source_only(error: ConflictError) -> str | None:
+    """Return the normalized package of which an error of a solve says that it has only its source; None otherwise."""
+    match = re.search(r" has no wheel of ([A-Za-z0-9._-]+), only its source", error.message)
+    return canonicalize_name(match[1]) if match else None
+
+
 def _lines(output: str, folder: str) -> tuple[str, ...]:
     clean = _URL.sub(lambda match: without_login(match.group()), output.replace(f"{folder}/", ""))
     lines = [line.strip().removeprefix("error: ").lstrip("\u00d7 ") for line in clean.splitlines() if line.strip()]

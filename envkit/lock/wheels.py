@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -16,8 +17,9 @@ from packaging.version import InvalidVersion, Version
 
 from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.versions import key, minor
-from envkit.lock import abi, file_lists, offers, sizes, uv, variants
-from envkit.lock.model import Wheel
+from envkit.lock import file_lists, offers, sizes, uv, variants
+from envkit.lock.known_pages import Found, KnownPages, image_of
+from envkit.lock.model import PAGE, Wheel
 from envkit.lock.places import Places, without_login
 from envkit.lock.previous import NOTHING, Previous
 from envkit.lock.uv import Target
@@ -30,7 +32,6 @@ from envkit.plan.source_spec import parse
 _CUDA_WHEELS = ("nvidia-", "cuda-")
 _CUDA_INSIDE = "1.12"  # the last minor version of torch whose wheels on the Python index contain CUDA
 # A requirement that only one version satisfies.
-_SOURCE_ONLY = re.compile(r" has no wheel of ([A-Za-z0-9._-]+), only its source")
 _MOST_EXPLAINED = 5  # packages of a conflict whose files are looked up
 _EXACT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*[A-Za-z0-9.+!]+")
 
@@ -45,6 +46,7 @@ def solve(
     as_of: str | None = None,
     previous: Previous = NOTHING,
     built: Mapping[Path, Wheel] = MappingProxyType({}),
+    known: KnownPages | None = None,
 ) -> tuple[Wheel, ...]:
     """Return the wheels of a plan, sorted by name.
 
@@ -57,6 +59,7 @@ def solve(
         as_of: RFC 3339; newer files are not considered.
         previous: the old lock's versions, preferred to others, and the names of the packages to update.
         built: wheels that were built from source, by file. All are used, and their dependencies are solved too.
+        known: reads the pages with prebuilt wheels that the facts know.
 
     Raises:
         UsageError: a requirement is invalid.
@@ -64,33 +67,70 @@ def solve(
         EnvironmentProblem: uv is missing, or an index does not answer or has no SHA-256.
         TimeLimitError: uv did not finish in time.
     """
-    own_index = plan.resolution.source == "pytorch" and bool(torch)
+    places_of = partial((known or KnownPages()).found, plan, image_of(plan.resolution), target, places)
+
+    def solved(found: Found) -> tuple[Wheel, ...]:
+        request = _Request(plan=plan, target=target, places=places, torch=torch, chosen=chosen, as_of=as_of)
+        return _solve(request, previous, built, found)
+
+    found = places_of()
+    try:
+        return solved(found)
+    except ConflictError as error:
+        # A package that others require may have a page, too.
+        name = uv.source_only(error)
+        again = places_of(more=[name]) if name is not None else found
+        if again.links == found.links:
+            raise
+    return solved(again)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """What to solve; see `solve`."""
+
+    plan: BuildPlan
+    target: Target
+    places: Places
+    torch: Sequence[str]
+    chosen: Mapping[str, str]
+    as_of: str | None
+
+
+def _solve(request: _Request, previous: Previous, built: Mapping[Path, Wheel], found: Found) -> tuple[Wheel, ...]:
+    plan, target, places = request.plan, request.target, request.places
+    own_index = plan.resolution.source == "pytorch" and bool(request.torch)
     rest = (*plan.pip, *_by_name(plan, built), *(f"{wheel.name}=={wheel.version}" for wheel in built.values()))
     names = frozenset(wheel.name for wheel in built.values())
-    added = _added(plan, target, places)
+    added = _added(plan, target, places, found)
     solver = _Solver(
         target=target,
         constraints=(*plan.constraints, *added.constraints()),
-        chosen=chosen,
-        as_of=as_of,
+        chosen=request.chosen,
+        as_of=request.as_of,
         update=previous.update - names,
         built=names,
     )
+    index = found.with_places(python_index(plan, places))
     # One index for each solve: with both in one, a package of the same name in the other index could be chosen.
     stages = [
         # Built wheels are requirements of `rest`, which the first solve includes only without an own index.
-        _Stage(wanted=tuple(torch), index=_torch_index(places), own=True),
-        _Stage(wanted=rest, index=python_index(plan, places), built=tuple(built)),
+        _Stage(wanted=tuple(request.torch), index=_torch_index(places), own=True),
+        _Stage(wanted=rest, index=index, built=tuple(built)),
     ]
     if not own_index:
-        stages = [_Stage(wanted=(*torch, *rest), index=python_index(plan, places), built=tuple(built))]
+        stages = [_Stage(wanted=(*request.torch, *rest), index=index, built=tuple(built))]
     stages = [stage for stage in stages if stage.wanted]
     kept = {name: version for name, version in previous.wheels.items() if name not in names}
     try:
         solved = _solved(solver, stages, kept)
     except ConflictError as error:
         raise added.explained(error) from error
-    wheels = [_wheel(row, places, own=stage.own) for stage, rows in zip(stages, solved, strict=True) for row in rows]
+    wheels = [
+        _wheel(row, places, own=stage.own, paged=found.has(row.url))
+        for stage, rows in zip(stages, solved, strict=True)
+        for row in rows
+    ]
     _no_cpu_build(plan, wheels)
     return tuple(sorted([*wheels, *built.values()], key=lambda wheel: wheel.name))
 
@@ -200,8 +240,8 @@ class _Added:
     def explained(self, error: ConflictError) -> ConflictError:
         """Return an error that names the Python or torch for which a package of a conflict has wheels, if any."""
         text = "\n".join((error.message, *error.details))
-        source_only = _SOURCE_ONLY.search(error.message)
-        wanted = {canonicalize_name(source_only[1]): SpecifierSet()} if source_only else {}
+        source_only = uv.source_only(error)
+        wanted = {source_only: SpecifierSet()} if source_only else {}
         wanted |= {canonicalize_name(one.name): one.specifier for one in map(Requirement, self.plan.pip)}
         named = [name for name in wanted if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text)]
         for name in named[:_MOST_EXPLAINED]:
@@ -222,8 +262,8 @@ class _Added:
         return [str(row["name"]) for row in rows]
 
 
-def _added(plan: BuildPlan, target: Target, places: Places) -> _Added:
-    """Read the pages and the lists of the indexes that the definition adds.
+def _added(plan: BuildPlan, target: Target, places: Places, found: Found) -> _Added:
+    """Read the pages and the lists of the indexes that the definition adds, besides what the facts' pages list.
 
     Raises:
         EnvironmentProblem: a page does not answer, or is none.
@@ -233,7 +273,7 @@ def _added(plan: BuildPlan, target: Target, places: Places) -> _Added:
     lists = [(page, True) for page in plan.find_links]
     lists += [(f"{index.rstrip('/')}/{name}/", False) for index in plan.indexes for name in sorted(names)]
     lists += [(f"{places.fetch_url(url).rstrip('/')}/{name}/", False) for name, url in plan.package_indexes]
-    files: list[str] = []
+    files = list(found.files)
     for url, is_page in lists:
         try:
             files += [str(row["name"]) for row in file_lists.ask(url, ca_bundle=places.ca_bundle)]
@@ -246,9 +286,7 @@ def _added(plan: BuildPlan, target: Target, places: Places) -> _Added:
             if is_page:
                 hint = "check the address, or remove the page from find_links"
                 raise EnvironmentProblem(f"{without_login(url)} is not a page of links", hint=hint) from error
-    resolution = plan.resolution
-    image = Image(torch=resolution.torch, cuda=resolution.cuda, cxx11_abi=abi.of_torch(resolution))
-    return _Added(plan=plan, places=places, target=target, image=image, files=files)
+    return _Added(plan=plan, places=places, target=target, image=image_of(plan.resolution), files=files)
 
 
 def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:
@@ -296,8 +334,9 @@ def _is_listed(url: str, pages: str | None) -> bool:
     return pages is not None and url.startswith(pages)
 
 
-def _wheel(row: IndexWheel, places: Places, *, own: bool) -> Wheel:
+def _wheel(row: IndexWheel, places: Places, *, own: bool, paged: bool) -> Wheel:
     assert row.size is not None
+    is_torch = own and (places.torch_pages is None or _is_listed(row.url, places.torch_pages))
     return Wheel(
         name=row.name,
         version=row.version,
@@ -305,7 +344,7 @@ def _wheel(row: IndexWheel, places: Places, *, own: bool) -> Wheel:
         url=places.public(row.url),
         sha256=row.sha256,
         size=row.size,
-        source="pytorch" if own and (places.torch_pages is None or _is_listed(row.url, places.torch_pages)) else "pypi",
+        source="pytorch" if is_torch else PAGE if paged else "pypi",
     )
 
 

@@ -223,7 +223,7 @@ class Asked:
             added = [name for name in needed if name not in own and name not in self._told]
             self._told.update(added)
             if added:
-                self.note(f"the image gets {', '.join(added)}: {package} cannot be imported without")
+                self.note(f"the image gets {', '.join(added)}: {package} needs {'it' if len(added) == 1 else 'them'}")
 
     def loaded(self, python: str | None = None) -> Definition:
         """Return the definition, with markers decided for a Python; None: for the one that it has or chooses.

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envkit.facts.model import folder_of
 from envkit.ground.errors import ConflictError, EnvkitError
-from envkit.ground.versions import minor
+from envkit.lock import offers
 from envkit.plan.family import CONDA_SOURCES
-from envkit.resolve.candidates import Candidates, Limit, candidates_of
+from envkit.resolve.candidates import Limit, candidates_of
 from envkit.resolve.index import index
 from envkit.resolve.model import Request, Resolution
 from envkit.resolve.request import changed
@@ -27,13 +26,13 @@ from envkit.resolve.suggest import alternatives
 from envkit.resolve.wanted import Ask, asks
 
 if TYPE_CHECKING:
-    from envkit.facts.model import Build, Facts
+    from envkit.facts.model import Facts
+    from envkit.lock.known_pages import KnownPages
     from envkit.lock.limits import Allowed, Probe
     from envkit.plan.model import BuildPlan
 
 _MOST_SOLVES = 40  # of one explanation; each takes about a second
 _MOST_CHANGES = 3
-_MOST_PAGES = 10  # of one package: for the newest minor versions of torch
 _MOST_PACKAGES = 6  # requirements that one explanation of the solver names
 
 
@@ -58,6 +57,7 @@ class Clash:
     request: Request
     facts: Facts
     probe_of: Callable[[BuildPlan], Probe]
+    pages: KnownPages  # those that were read
     solves: int = field(default=0)
 
     def explained(self, error: ConflictError, command: Sequence[str]) -> ConflictError:
@@ -72,67 +72,33 @@ class Clash:
         named = [line for line in self.first.pip if _is_named(line, error)]
         if self.first.resolution.source in CONDA_SOURCES or not 0 < len(named) <= _MOST_PACKAGES:
             return error
-        pages = tuple(self._pages(named)) if error.hint and "allow_source" in error.hint else ()
-        for page in pages:
-            if page.gives:
-                line = _shown(command)(page)
-                return ConflictError(
-                    error.message, details=(*error.details, line, f"or {error.hint}"), hint=f"add {page.change}"
-                )
-        if pages:
-            without = (
-                f"tried {pages[0].change} and {len(pages) - 1} more pages" if pages[1:] else f"tried {pages[0].change}"
-            )
-            error.details = (*error.details, f"{without}: none has a wheel for this image")
         try:
             stated = self._smallest((*asks(self.request), *named))
             tried = list(self._changes(stated))
         except (_NoSolvesLeftError, EnvkitError):  # such as an index that stops to answer
+            error.details = (*error.details, *self._read(named))
             return error
         clash = " and ".join(map(str, stated))
-        details = (f"because {error.message}", *error.details, *map(_shown(command), tried))
+        details = (f"because {error.message}", *error.details, *self._read(named), *map(_shown(command), tried))
         commands = [shlex.join((*command, *change.words)) for change in tried if change.words]
         hint = commands[0] if commands else f"write {tried[0].change}" if tried else error.hint
         if tried and error.hint and "allow_source" in error.hint:
             details = (*details, f"or {error.hint}")
         return ConflictError(f"nothing satisfies {clash}", details=details, hint=hint)
 
-    def _pages(self, named: Sequence[str]) -> Iterator[_Tried]:
-        """Yield the pages with prebuilt wheels of packages that were tried; `gives` is empty where nothing solves.
-
-        The facts have the pages of packages whose wheels are not on the index: one for each torch and CUDA, of which
-        the newest candidates are tried.
-        """
-        known = {row.package: row.pages for row in self.facts.package_needs}
-        for line in named:
-            for page in known.get(_name(line), ()):
-                for some, build in self._newest_minors():
-                    url = page.format(torch=minor(build.torch), cu=folder_of(build.cuda))
-                    request = Limit(torch=build.torch, python=some.python).of(self.request)
-                    resolution = resolve(request, self.facts)
-                    links = (*self.first.find_links, url)
-                    plan = replace(self.first, resolution=resolution, find_links=links)
-                    narrow = some.without(torch for torch in some.torches if torch != build.torch)
-                    try:
-                        allowed = self.probe_of(plan).newest(plan, narrow)
-                    except EnvkitError:  # no such page, or nothing that fits on it
-                        yield _Tried(change=f"find_links: [{url}]", words=(), gives="")
-                        continue
-                    version = allowed.versions.get(_name(line), "")
-                    gives = f"{_name(line)} {version}, torch {build.torch}, Python {some.python}"
-                    words = () if build.torch == self.first.resolution.torch else ("--torch", build.torch)
-                    typed = f" and {shlex.join(words)}" if words else ""
-                    yield _Tried(change=f"find_links: [{url}]{typed}", words=(), gives=gives)
-                    return
-
-    def _newest_minors(self) -> Iterator[tuple[Candidates, Build]]:
-        """Yield the newest candidate of each minor version of torch with the first Python that has it."""
-        seen: set[str] = set()
-        for some in candidates_of(self.request, self.facts, self.first.resolution.python):
-            for build in some.builds:
-                if minor(build.torch) not in seen and len(seen) < _MOST_PAGES:
-                    seen.add(minor(build.torch))
-                    yield some, build
+    def _read(self, named: Sequence[str]) -> Iterator[str]:
+        """Yield what the pages with prebuilt wheels of packages have, as far as they were read."""
+        for name in map(_name, named):
+            pages = self.pages.read(name)
+            full = [(url, files) for url, files in pages if files]
+            if not pages:
+                continue
+            many = f"{len(pages)} pages" if pages[1:] else "1 page"
+            if not full:
+                yield f"read {many} with wheels of {name}, such as {pages[0][0]}: none exists"
+                continue
+            has = offers.described(name, [file for _, files in full for file in files])
+            yield f"read {many} with wheels of {name}, such as {full[0][0]}: {has}"
 
     def _smallest(self, stated: tuple[Ask | str, ...]) -> tuple[Ask | str, ...]:
         """Return constraints that clash and of which each is needed: without it, the others have a solution."""

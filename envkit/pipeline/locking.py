@@ -162,6 +162,7 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
             as_of=request.as_of,
             update=request.update,
             old=request.old,
+            needs=facts.package_needs,
         ),
         resolve_base=resolve_base,
         reporter=reporter,
@@ -214,9 +215,12 @@ def _source_context(request: LockRequest, facts: Facts, reporter: Reporter) -> S
 
 def probe_of(settings: Settings, plan: BuildPlan, as_of: str | None = None) -> Probe:
     """Return what finds the newest torch that the packages of a plan allow, with the plan's indexes and mirrors."""
-    from envkit.lock.limits import Probe  # noqa: PLC0415 - a build from a lock solves nothing
+    from envkit.lock.known_pages import KnownPages  # noqa: PLC0415 - a build from a lock solves nothing
+    from envkit.lock.limits import Probe  # noqa: PLC0415 - as above
 
-    return Probe(places=places_of(plan, settings), glibc=glibc_of(plan, facts_of(settings)), as_of=as_of)
+    facts = facts_of(settings)
+    pages = KnownPages(facts.package_needs)
+    return Probe(places=places_of(plan, settings), glibc=glibc_of(plan, facts), as_of=as_of, pages=pages)
 
 
 def base_from(builder: Builder, request: LockRequest, reporter: Reporter) -> Callable[[BuildPlan], LockedBase]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -281,15 +281,32 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
 
 
 def needs_of(specs: Sequence[str], os_family: str, facts: Facts) -> dict[str, tuple[str, ...]]:
-    """Return the packages of the Python index that cannot be imported without system packages, and these, by name.
+    """Return the packages of the Python index that need system packages, with programs that they run, and these.
 
     Args:
-        specs: requirements.
+        specs: requirements that a project names.
         os_family: `deb` or `rpm`.
         facts: which package needs which.
     """
-    rows = {row.package: row.deb if os_family == "deb" else row.rpm for row in facts.package_needs}
+    rows = {row.package: (*row.deb, *row.programs) if os_family == "deb" else row.rpm for row in facts.package_needs}
     return {name: rows[name] for name in map(distribution, specs) if rows.get(name)}
+
+
+def completed(plan: BuildPlan, brought: Collection[str], facts: Facts) -> tuple[BuildPlan, dict[str, tuple[str, ...]]]:
+    """Return a plan with the system packages that its wheels need to be imported, and what it gets for which of them.
+
+    Args:
+        plan: has those of the packages that it names.
+        brought: normalized names of all wheels of its lock.
+        facts: which package needs which.
+    """
+    rows = {row.package: row.deb if plan.os_family == "deb" else row.rpm for row in facts.package_needs}
+    system, added = list(plan.system), dict[str, tuple[str, ...]]()
+    for name in sorted(brought):
+        more = tuple(one for one in rows.get(name, ()) if one not in system)
+        system += more
+        added |= {name: more} if more else {}
+    return (replace(plan, system=tuple(system)) if added else plan), added
 
 
 def _port(text: str) -> str:

@@ -10,7 +10,7 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.settings import NO_BUNDLE
 from envkit.lock.built import CONTEXT
 from envkit.lock.exports import conda_explicit
-from envkit.lock.model import BUILT, CONDA_PUBLIC
+from envkit.lock.model import BUILT, CONDA_PUBLIC, PAGE
 from envkit.lock.places import Places
 from envkit.lock.store import digest_of
 from envkit.render import sources
@@ -26,6 +26,8 @@ EXPLICIT = "explicit.txt"
 TORCH = "torch.txt"
 REQUIREMENTS = "requirements.txt"
 BUILT_LIST = "built.txt"
+# File -> the sources of its wheels.
+_FILES = ((TORCH, ("pytorch",)), (REQUIREMENTS, ("pypi", PAGE)))
 LABEL = f"{LABEL_PREFIX}.lock"
 
 
@@ -61,7 +63,7 @@ def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None =
 def wheel_files(lock: Lock) -> list[str]:
     """Return the files that pip installs, in order: from the torch family's own index, then from the Python index."""
     present = {wheel.source for wheel in lock.wheels}
-    return [name for name, source in ((TORCH, "pytorch"), (REQUIREMENTS, "pypi")) if source in present]
+    return [name for name, sources in _FILES if not present.isdisjoint(sources)]
 
 
 def built_files(lock: Lock) -> list[str]:
@@ -77,11 +79,12 @@ def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
     """
     places = lock_places(plan, mirrors)
     lists = {EXPLICIT: conda_explicit(lock, places)} if lock.conda else {}
-    for name, source, options in (
-        (TORCH, "pytorch", sources.pip_options(places.torch_index, places.torch_pages)),
-        (REQUIREMENTS, "pypi", [*sources.pip_options(places.python_index), *sources.more_options(plan)]),
-    ):
-        rows = [wheel for wheel in lock.wheels if wheel.source == source]
+    options_of = {
+        TORCH: sources.pip_options(places.torch_index, places.torch_pages),
+        REQUIREMENTS: [*sources.pip_options(places.python_index), *sources.more_options(plan)],
+    }
+    for name, kinds in _FILES:
+        rows, options = [wheel for wheel in lock.wheels if wheel.source in kinds], options_of[name]
         lists |= {name: _requirements(rows, options)} if rows else {}
     rows = [wheel for wheel in lock.wheels if wheel.source == BUILT]
     if rows:
@@ -102,5 +105,5 @@ def labels(lock: Lock) -> dict[str, str]:
 
 
 def _requirements(rows: Sequence[Wheel], options: Sequence[str]) -> str:
-    lines = [*options, *(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in rows)]
+    lines = [*options, *(f"{wheel.requirement} --hash=sha256:{wheel.sha256}" for wheel in rows)]
     return "".join(f"{line}\n" for line in lines)

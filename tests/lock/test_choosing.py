@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -130,11 +132,11 @@ def test_a_torch_of_the_request_stays_and_the_clash_names_both(site: Site, tmp_p
 
 SOURCE_ONLY = {"meta": {"api-version": "1.1"}, "files": []}
 PAGED = [
-    # versions on the pages by the torch of the page, request, what is proposed
-    ({"2.9": "2.1+pt29cu128"}, ', torch: "2.9.1"', "/whl/torch-2.9.0+cu128.html/]", "ext 2.1+pt29cu128, torch 2.9.1"),
-    ({"2.6": "2.0"}, "", "/whl/torch-2.6.0+cu124.html/] and --torch 2.6.0", "ext 2.0, torch 2.6.0"),
-    ({"2.6": "2.0", "2.9": "2.1"}, "", "/whl/torch-2.9.0+cu128.html/] and --torch 2.9.1", "ext 2.1, torch 2.9.1"),
-    ({"2.4": "1.9", "2.6": "2.0"}, ', torch: "<2.6"', "/whl/torch-2.4.0+cu121.html/] and", "ext 1.9, torch 2.4.1"),
+    # versions on the pages by the torch of the page, request, torch and version that are locked
+    ({"2.9": "2.1+pt29cu128"}, ', torch: "2.9.1"', "2.9.1", "2.1+pt29cu128"),
+    ({"2.6": "2.0"}, "", "2.6.0", "2.0"),
+    ({"2.6": "2.0", "2.9": "2.1"}, "", "2.9.1", "2.1"),
+    ({"2.4": "1.9", "2.6": "2.0"}, ', torch: "<2.6"', "2.4.1", "1.9"),
 ]
 
 
@@ -155,27 +157,26 @@ def with_page(site: Site, folder: Path) -> str:
     return str(folder / "facts.yaml")
 
 
-@pytest.mark.parametrize(("pages", "request_", "change", "gives"), PAGED)
-def test_a_known_page_of_wheels_is_tried_before_a_build_from_source(
-    pages: dict[str, str], request_: str, change: str, gives: str, at: tuple[Site, Path]
+@pytest.mark.parametrize(("pages", "request_", "torch", "version"), PAGED)
+def test_a_known_page_of_wheels_is_used_before_a_build_from_source(
+    pages: dict[str, str], request_: str, torch: str, version: str, at: tuple[Site, Path]
 ) -> None:
+    """As those of PyG, OpenMMLab and DGL: a page for each torch and CUDA."""
     site, tmp_path = at
     env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", torches())}
     put_source(site, "ext")
     cudas = {"2.4": "cu121", "2.6": "cu124", "2.9": "cu128"}
-    for torch, version in pages.items():
-        put_pages(site, f"/whl/torch-{torch}.0+{cudas[torch]}.html", [Dist("ext", version)], hashes=True)
+    for minor, there in pages.items():
+        put_pages(site, f"/whl/torch-{minor}.0+{cudas[minor]}.html", [Dist("ext", there)], hashes=True)
     define(tmp_path, "pip: [ext]", request=request_)
-    told = refused(tmp_path, env, "--facts", with_page(site, tmp_path))
-    assert "has no wheel of ext, only its source" in told
-    assert f"try: find_links: [{site.url}{change}" in told
-    assert gives in told
-    assert "or add --allow-source ext to the command, or allow_source: [ext] to the definition: its build" in told
-    # What is proposed is what solves.
-    url = f"{site.url}{change}".partition("]")[0]
-    torch = gives.rpartition(" ")[2]
-    define(tmp_path, "pip: [ext]", f"find_links: ['{url}']", request=f', torch: "{torch}"')
-    assert locked(tmp_path, env)[1]["ext"] == gives.split()[1].rstrip(",")
+    _, versions, told = locked(tmp_path, env, "--facts", with_page(site, tmp_path))
+    assert (versions["torch"], versions["ext"]) == (torch, version)
+    wheel = next(wheel for wheel in read_lock(tmp_path / "envkit.lock").wheels if wheel.name == "ext")
+    assert unquote(wheel.url).startswith(f"{site.url}/whl/torch-{torch[:3]}.0+")
+    page = f"(on {site.url}/whl/torch-{torch[:3]}.0+{cudas[torch[:3]]}.html/)"
+    assert (f"note: torch {torch}: newest with a prebuilt wheel of ext {page}" in told) == (
+        torch != "2.9.1" or not request_
+    )
 
 
 def test_pages_that_have_no_wheel_are_named_before_a_build_from_source(site: Site, tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_pages_that_have_no_wheel_are_named_before_a_build_from_source(site: Sit
     put_source(site, "ext")
     define(tmp_path, "pip: [ext]", request=', torch: "2.9.1"')
     told = refused(tmp_path, env, "--facts", with_page(site, tmp_path))
-    assert f"tried find_links: [{site.url}/whl/torch-2.9.0+cu128.html/]: none has a wheel for this image" in told
+    assert re.search(rf"read \d+ pages with wheels of ext, such as {site.url}/whl/torch-\S+\.html/: none exists", told)
     assert "allow_source: [ext]" in told
 
 
@@ -324,6 +325,68 @@ def test_torch_works_beside_the_companions_that_packages_require(
     assert versions["torch"] == torch
     why = "torchaudio 2.11.0, which other packages require, is compiled for CUDA 13.0, and this torch is for CUDA 13.2"
     assert (f"note: torch {NEWEST} is not taken: {why}" in told) == (AUDIO in dists and "torch<2.15" not in str(dists))
+
+
+def test_a_companion_of_the_one_torch_of_a_request_is_checked_in_the_lock(site: Site, tmp_path: Path) -> None:
+    """With one candidate the packages are not asked first; the lock has torchaudio of another CUDA."""
+    newer = [Dist("torch", "2.14.1", (CUBLAS,)), Dist("torchvision", "0.29.1", ("torch==2.14.1",))]
+    rows = [*torches(), *newer, SOUND, AUDIO]
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", rows)}
+    define(tmp_path, "pip: [sound]", "companions: [numpy]", request=f', torch: "{NEWEST}"')
+    told = refused(tmp_path, env, "--python", "3.11")
+    why = "torchaudio 2.11.0, which other packages require, is compiled for CUDA 13.0, and this torch is for CUDA 13.2"
+    assert f"error: torch {NEWEST}: {why}" in told
+    assert told.endswith("hint: envkit lock image.yaml --torch 2.14.1")
+    assert locked(tmp_path, env, "--torch", "2.14.1")[1]["torch"] == "2.14.1"
+
+
+def test_a_lock_whose_companion_has_become_unfit_is_not_kept(site: Site, tmp_path: Path) -> None:
+    newer = [Dist("torch", "2.14.1", (CUBLAS,)), Dist("torchvision", "0.29.1", ("torch==2.14.1",))]
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), *newer, SOUND, AUDIO, Dist("free", "1")])}
+    define(tmp_path, "pip: [free]", "companions: [numpy]")
+    assert locked(tmp_path, env)[1]["torch"] == NEWEST
+    define(tmp_path, "pip: [sound]", "companions: [numpy]")
+    _, versions, told = locked(tmp_path, env)
+    assert versions["torch"] == "2.14.1"
+    assert f"note: torch {NEWEST} of the old lock is not kept: torch {NEWEST}: torchaudio 2.11.0" in told
+
+
+def system_of(folder: Path) -> tuple[str, ...]:
+    value = dict(read_lock(folder / "envkit.lock").request)["system"]
+    assert isinstance(value, tuple)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("dists", "pip", "system"),
+    [
+        ([Dist("opencv-python", "5", ("numpy",)), Dist("detect", "1", ("opencv-python",))], "detect", "libgl1"),
+        ([Dist("lightgbm", "4"), Dist("auto", "1", ("boost",)), Dist("boost", "1", ("lightgbm",))], "auto", "libgomp1"),
+        ([Dist("pyzbar", "0.1"), Dist("scan", "1", ("pyzbar",))], "scan", "libzbar0"),
+        ([Dist("torchcodec", "99"), Dist("data", "1", ("torchcodec",))], "data", "ffmpeg"),
+        # A program that a package runs is for the project that names the package.
+        ([Dist("pydub", "0.25"), Dist("web", "1", ("pydub",))], "web", None),
+        ([Dist("pydub", "0.25")], "pydub", "ffmpeg"),
+    ],
+)
+def test_system_packages_are_those_of_all_wheels_of_the_lock(
+    dists: list[Dist], pip: str, system: str | None, at: tuple[Site, Path]
+) -> None:
+    site, folder = at
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), *dists])}
+    define(folder, f"pip: [{pip}]", request=', torch: "2.9.1"')
+    _, _, told = locked(folder, env, "--python", "3.11")
+    packages = system_of(folder)
+    assert system in packages if system else "ffmpeg" not in packages
+    assert (f"the image gets {system}" in told) == (system is not None)
+    arguments = ("image.yaml", "--base", "none", "--python", "3.11")
+    assert envkit(folder, "lock", *arguments, "--check", env=env).returncode == 0
+    # A second lock has nothing to add, and one without the package drops what only it needed.
+    assert "changed since the old lock" not in locked(folder, env, "--python", "3.11")[2]
+    if system and pip != "pydub":
+        define(folder, request=', torch: "2.9.1"')
+        locked(folder, env, "--python", "3.11")
+        assert system not in system_of(folder)
 
 
 def test_a_source_is_proposed_with_the_versions_that_a_package_requires(site: Site, tmp_path: Path) -> None:

@@ -233,8 +233,8 @@ def test_system_packages_that_wheels_bring_are_told_once() -> None:
     whole.plan()
     whole.plan()
     assert notes == [
-        f"the image gets {', '.join(CV[1:])}: ultralytics cannot be imported without",
-        "the image gets git: gitpython cannot be imported without",
+        f"the image gets {', '.join(CV[1:])}: ultralytics needs them",
+        "the image gets git: gitpython needs it",
     ]
 
 
