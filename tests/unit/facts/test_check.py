@@ -9,7 +9,7 @@ import pytest
 
 from envkit.facts.check import check
 from envkit.facts.load import load
-from envkit.facts.model import Facts
+from envkit.facts.model import Facts, PackageNeeds
 
 FACTS = load()
 BUILD = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.10.0", "13.0", "pytorch") and b.ptx)
@@ -126,3 +126,22 @@ def test_a_broken_row_is_found(table: str, changes: dict[str, Any], expected: st
 def test_a_release_without_partners_is_found() -> None:
     releases = {**FACTS.releases, "2.13.0": replace(FACTS.releases["2.13.0"], torchvision=None)}
     assert [str(f) for f in check(replace(FACTS, releases=releases))] == ["releases 2.13.0: torchvision: is missing"]
+
+
+FLASH = next(row for row in FACTS.package_needs if row.package == "flash-attn")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (FLASH, None),
+        (replace(FLASH, package="Flash_Attn"), "package: 'Flash_Attn' is not a normalized name"),
+        (replace(FLASH, pages=("https://x.example.com/{cuda}",)), "'https://x.example.com/{cuda}' has the unknown "),
+        (replace(FLASH, pages=("https://x.example.com/{torch",)), "pages: 'https://x.example.com/{torch': "),
+        (replace(FLASH, indexes=("https://x.example.com/{torch}",)), "has the unknown placeholder 'torch'"),
+        (replace(FLASH, programs=("ff mpeg",)), "programs: 'ff mpeg' is not the name of a system package"),
+    ],
+)
+def test_the_needs_of_a_package_are_checked(row: PackageNeeds, expected: str | None) -> None:
+    found = [str(finding) for finding in check(with_row("package_needs", row)) if finding.table == "package_needs"]
+    assert found == [] if expected is None else len(found) == 1 and expected in found[0]

@@ -3,7 +3,7 @@
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from envkit.lock.offers import Offer, other
+from envkit.lock.offers import Offer, described, is_usable, other
 from envkit.lock.uv import Target
 from envkit.lock.variants import Image
 
@@ -68,3 +68,40 @@ def test_the_change_with_which_a_wheel_fits_is_named(
 )
 def test_without_such_a_change_nothing_is_suggested(wanted: str, files: list[str]) -> None:
     assert other("own", SpecifierSet(wanted), files, TARGET, IMAGE) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "text"),
+    [
+        (
+            "flash-attn",
+            [
+                f"flash_attn-2.8.3+cu12torch{torch}cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"
+                for torch in ("2.8", "2.10")
+            ],
+            "wheels for torch 2.8 and 2.10, CUDA 12, Python 3.12",
+        ),
+        ("dgl", ["dgl-2.4.0+cu124-cp310-cp310-manylinux1_x86_64.whl"], "wheels for CUDA 12, Python 3.10"),
+        ("own", ["own-1-py3-none-any.whl"], "wheels"),
+        ("own", ["v2.8.3.tar.gz", "v2.8.3.zip", "other-1-py3-none-any.whl"], "no wheel of it"),
+    ],
+)
+def test_what_the_files_of_a_page_are_for(name: str, files: list[str], text: str) -> None:
+    assert described(name, files) == text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "image", "usable"),
+    [
+        ("", Image(torch="2.6.0", cuda="12.4", cxx11_abi="false"), True),
+        ("==2.8.3", Image(torch="2.6.0", cuda="12.6", cxx11_abi=None), True),  # an unknown ABI excludes nothing
+        ("", Image(torch="2.6.0", cuda="12.6", cxx11_abi="true"), False),
+        ("", Image(torch="2.6.0", cuda="13.0", cxx11_abi="false"), False),
+        ("", Image(torch="2.6.0", cuda=None, cxx11_abi="false"), False),
+        ("", Image(torch="2.7.1", cuda="12.4", cxx11_abi="false"), False),
+        ("<2.8", Image(torch="2.6.0", cuda="12.4", cxx11_abi="false"), False),
+    ],
+)
+def test_a_wheel_of_a_page_is_usable_by_torch_cuda_and_abi(wanted: str, image: Image, usable: bool) -> None:
+    file = "flash_attn-2.8.3+cu12torch2.6cxx11abiFALSE-cp312-cp312-linux_x86_64.whl"
+    assert is_usable("flash-attn", SpecifierSet(wanted), [file], TARGET, image) is usable

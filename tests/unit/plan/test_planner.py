@@ -16,7 +16,7 @@ from envkit.plan import family, names, planner
 from envkit.plan.definition import Definition, load, parse, shipped
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import CPU_FROM_CONDA, plan_of
+from envkit.plan.planner import CPU_FROM_CONDA, completed, plan_of
 from envkit.plan.store import plan_from_json
 from envkit.plan.variables import read_requirement, require_cuda
 
@@ -439,3 +439,12 @@ def test_constraints_limit_what_is_named_without_an_exact_version(spec: str, con
     found = family.constrained(spec, constraints, conda=conda)
     assert found == limited
     assert names.conda_spec(found) is None if conda else names.pip_spec(found) is None
+
+
+def test_a_plan_gets_the_system_packages_of_what_its_lock_brings() -> None:
+    plan = planned("pip: [weasyprint]")
+    assert "libpango-1.0-0" in plan.system
+    whole, added = completed(plan, {"weasyprint", "pyzbar", "numpy", "pydub"}, facts())
+    assert added == {"pyzbar": ("libzbar0",)}
+    assert whole.system == (*plan.system, "libzbar0")
+    assert completed(whole, {"pyzbar"}, facts()) == (whole, {})
