@@ -80,7 +80,7 @@ class Faults:
             if tracebacks.may_be_raised(text):
                 self.heads.pop(0)
                 sign = Sign.SURE
-                if self._frames is not None and not known:
+                if self._frames is not None:
                     self._keep_origin(number, self._frames.origin)
         if known or sign is Sign.NONE:
             return

@@ -158,6 +158,8 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     if verdict is Verdict.UNKNOWN:
         facts += _raised(result, unknown)
         facts += _printed_by([*unknown, *(evidence for found in findings for evidence in found.evidence)])
+    elif verdict is Verdict.NAMED:
+        facts += _origins(result, findings[0].evidence)
     if result.faults.left_out:
         facts.append(("more lines", f"{result.faults.left_out:,} other lines that look like failures are not shown"))
     if verdict is Verdict.OPEN and result.end:
@@ -182,12 +184,17 @@ def _first(result: ScanResult, unknown: Sequence[Evidence]) -> Evidence:
 
 def _raised(result: ScanResult, unknown: Sequence[Evidence]) -> Iterator[tuple[str, str]]:
     """Yield where the exceptions come from in the user's code, and what exceptions of Python mean."""
-    for evidence in unknown:
+    yield from _origins(result, unknown)
+    found = {one.name: one.means for evidence in unknown if (one := programs.exception_in(evidence.text)) is not None}
+    yield from found.items()
+
+
+def _origins(result: ScanResult, lines: Iterable[Evidence]) -> Iterator[tuple[str, str]]:
+    """Yield where in the user's code the exceptions of these lines come from."""
+    for evidence in lines:
         origin = result.faults.origins.get(evidence.line or 0)
         if origin is not None:
             yield f"line {evidence.line} raised", origin
-    found = {one.name: one.means for evidence in unknown if (one := programs.exception_in(evidence.text)) is not None}
-    yield from found.items()
 
 
 def _printed_by(lines: Iterable[Evidence]) -> Iterator[tuple[str, str]]:

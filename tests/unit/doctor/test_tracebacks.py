@@ -24,6 +24,11 @@ IN_A_LIBRARY = f"""{HEAD}  File "/home/u/train.py", line 88, in <module>
 ValueError: locked
 """
 STANDARD_LIBRARY = f"""{HEAD}  File "/home/u/train.py", line 3, in load
+    random.choice(names)
+  File "/usr/lib/python3.12/random.py", line 347, in choice
+IndexError: Cannot choose from an empty sequence
+"""
+KNOWN = f"""{HEAD}  File "/home/u/train.py", line 3, in load
     json.load(file)
   File "/usr/lib/python3.12/json/decoder.py", line 355, in raw_decode
 json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)
@@ -82,6 +87,12 @@ def test_the_users_line_is_named_and_no_cause(log: str, place: str, prefix: str)
     assert found.conclusion == (
         f"the program raised {lines[-1][:60]} {place}, and envkit knows no further cause (line {len(lines)})"
     )
+
+
+def test_the_users_line_of_a_known_failure_is_said_too() -> None:
+    found = diagnosed(KNOWN)
+    assert (found.verdict, found.findings[0].id) == (Verdict.NAMED, "json-not-json")
+    assert dict(found.sections[0].facts)["line 5 raised"] == "in a call at /home/u/train.py:3 in load"
 
 
 JOINED = (
