@@ -125,7 +125,7 @@ _QUOTED = re.compile(
     r"(?:Run |RUN )?(?:.{0,160}(?:&& |; |\|\| ))?@?(?:echo|printf|write-host|Write-Host) "
     r"|^\s{0,40}(?:print|(?:log|logger|logging|warnings?|console)\.\w{1,12})\(['\"frb]"
     r"|.{0,80}\b(?:[Ii]f|[Ww]hen) you (?:see|get|encounter|run into)\b"
-    r"|^(?:#(?!\d|#\[)|//|/\*|<!--|rem |REM )"
+    r"|^(?:#(?!\d|#\[| Out of bounds values : )|//|/\*|<!--|rem |REM )"  # nccl-tests prints its result after a "#"
 )
 _JOB = r"(?:training|fine-?tuning|pre-?training|run|job|build|pipeline|experiment|everything)"
 _GOOD = re.compile(
