@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envkit.ground import trees
-from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError
+from envkit.ground.errors import ConflictError, EnvkitError
 from envkit.ground.versions import key
 from envkit.lock import abi, conda, request, stubs, together, uv, variants
 from envkit.lock.known_pages import NOTHING_FOUND, Found, KnownPages, image_of
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
-from envkit.lock.wheel_choice import ranks_of
+from envkit.lock.wheel_choice import ranks_of, versions_of
 from envkit.lock.wheels import python_index
 from envkit.plan import source_spec
 from envkit.plan.family import CONDA_SOURCES
@@ -143,7 +142,7 @@ class Probe:
 
     def _wheels(self, plan: BuildPlan, among: Candidates, packages: Sequence[CondaPackage], found: Found) -> Allowed:
         text = self._compiled(plan, (*plan.pip, _TORCH), bounds(among), packages, among=among, found=found)
-        versions = _versions(text)
+        versions = versions_of(text)
         return Allowed(torch=versions[_TORCH].partition("+")[0], versions=versions)
 
     def _compiled(
@@ -216,11 +215,6 @@ def _relaxed(specs: Sequence[str], among: Candidates) -> tuple[str, ...]:
         elif not spec.startswith(("torchvision=", "torchaudio=", "pytorch-cuda=")):
             relaxed.append(spec)
     return tuple(relaxed)
-
-
-def _versions(pylock: str) -> dict[str, str]:
-    rows = trees.from_toml(pylock, "the lock of uv", error=EnvironmentProblem).get("packages", [])
-    return {canonicalize_name(row["name"]): str(row["version"]) for row in rows if "version" in row}
 
 
 def _name(spec: str) -> str:

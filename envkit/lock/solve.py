@@ -14,7 +14,7 @@ from envkit.lock import abi, closure, previous, request, stubs, together
 from envkit.lock.base import nothing
 from envkit.lock.model import CondaPackage, Lock, LockedBase, Source, Wheel
 from envkit.lock.places import Places
-from envkit.lock.previous import Previous
+from envkit.lock.previous import NOTHING, Previous
 from envkit.lock.uv import Target
 from envkit.plan.model import BuildPlan
 
@@ -86,6 +86,7 @@ def lock_plan(
             raise
         reporter.note("the conda packages of the old lock do not fit the wheels, so all of them are solved again")
         _, lock = together.solve(partial(solved.conda, free), solved.lock)
+    solved.tell_held_back(lock)
     reporter.step("look up the base image")
     # With --update, the base stays as it is in the old lock: its tag may mean another image today.
     same_base = old is not None and options.update and previous.keeps_base(old, dict(solver_input))
@@ -156,23 +157,46 @@ class _Solver:
         return lock
 
     def _wheels(self, packages: tuple[CondaPackage, ...]) -> tuple[Wheel, ...]:
-        from envkit.lock import wheels  # noqa: PLC0415 - asyncio and HTTP; a build from a lock solves nothing
-        from envkit.lock.known_pages import KnownPages  # noqa: PLC0415 - as above
-
-        plan, options = self.plan, self.options
+        plan = self.plan
         torch = request.torch_wheels(plan)
         if not torch and not plan.pip and not plan.allow_source:
             return ()
         self.reporter.step(f"solve {len(torch) + len(plan.pip) + len(plan.allow_source)} wheels")
-        python = next((package.version for package in packages if package.name == "python"), plan.resolution.python)
+        return self._wheels_of(plan, packages, self.keep)
+
+    def _wheels_of(self, plan: BuildPlan, packages: tuple[CondaPackage, ...], keep: Previous) -> tuple[Wheel, ...]:
+        from envkit.lock import wheels  # noqa: PLC0415 - asyncio and HTTP; a build from a lock solves nothing
+        from envkit.lock.known_pages import KnownPages  # noqa: PLC0415 - as above
+
         return wheels.solve(
             plan,
-            Target(platform=plan.resolution.platform, glibc=options.glibc, python=python),
+            self._target(packages),
             self.places,
-            torch=torch,
+            torch=request.torch_wheels(plan),
             chosen=stubs.of_conda(packages),
-            as_of=options.as_of,
-            previous=self.keep,
+            as_of=self.options.as_of,
+            previous=keep,
             built=self.sources.wheels,
-            known=KnownPages(options.needs),
+            known=KnownPages(self.options.needs),
         )
+
+    def _target(self, packages: tuple[CondaPackage, ...]) -> Target:
+        resolution = self.plan.resolution
+        python = next((package.version for package in packages if package.name == "python"), resolution.python)
+        return Target(platform=resolution.platform, glibc=self.options.glibc, python=python)
+
+    def tell_held_back(self, lock: Lock) -> None:
+        """Report the packages that are locked in an older release because a newer one needs a source."""
+        if not self.plan.pip:
+            return
+        from envkit.lock import held_back  # noqa: PLC0415 - as above
+
+        for line in held_back.by_source(
+            self.plan,
+            self._target(lock.conda),
+            self.places,
+            {wheel.name: wheel.version for wheel in lock.wheels},
+            as_of=self.options.as_of,
+            solve=lambda plan: self._wheels_of(plan, lock.conda, NOTHING),
+        ):
+            self.reporter.note(line)

@@ -81,6 +81,16 @@ def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str
     return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 
 
+def versions_of(text: str) -> dict[str, str]:
+    """Return normalized name -> version of the packages in a pylock.toml, with or without wheels.
+
+    Raises:
+        EnvironmentProblem: the text is not TOML.
+    """
+    rows = trees.from_toml(text, "the lock of uv", error=EnvironmentProblem).get("packages", [])
+    return {canonicalize_name(row["name"]): str(row["version"]) for row in rows if "version" in row}
+
+
 def _best_wheel(row: dict[str, Any], ranks: Mapping[Tag, int]) -> IndexWheel:
     name = canonicalize_name(row["name"])
     ranked = [(_rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from envkit.ground.errors import ConflictError, EnvkitError
 from envkit.lock import offers
@@ -47,6 +48,7 @@ class _Tried:
     change: str
     words: tuple[str, ...]  # options to add to the command; empty for a change of a file
     gives: str
+    older: bool = False  # a release that is older than the one that was asked for
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +85,10 @@ class Clash:
         commands = [shlex.join((*command, *change.words)) for change in tried if change.words]
         hint = commands[0] if commands else f"write {tried[0].change}" if tried else error.hint
         if tried and error.hint and "allow_source" in error.hint:
-            details = (*details, f"or {error.hint}")
+            if not commands and tried[0].older:
+                hint = error.hint  # an older release is not what was asked for, often by years
+            else:
+                details = (*details, f"or {error.hint}")
         return ConflictError(f"nothing satisfies {clash}", details=details, hint=hint)
 
     def _read(self, named: Sequence[str]) -> Iterator[str]:
@@ -155,10 +160,12 @@ class Clash:
                     continue
                 resolution, allowed = found
                 runtime = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
-                gives = f"torch {resolution.torch}, {runtime}, Python {resolution.python}"
+                gives, older = f"torch {resolution.torch}, {runtime}, Python {resolution.python}", False
                 if isinstance(member, str):
-                    gives = f"{_name(member)} {allowed.versions.get(_name(member), '')}, {gives}"
-                yield _Tried(change=change, words=words, gives=gives)
+                    version = allowed.versions.get(_name(member), "")
+                    gives = f"{_name(member)} {version}, {gives}"
+                    older = bool(version) and _is_older(version, member)
+                yield _Tried(change=change, words=words, gives=gives, older=older)
                 changes += 1
                 break
             if changes >= _MOST_CHANGES:
@@ -187,6 +194,12 @@ def _packages(stated: Sequence[Ask | str]) -> tuple[str, ...]:
 
 def _name(line: str) -> str:
     return canonicalize_name(Requirement(line).name)
+
+
+def _is_older(version: str, line: str) -> bool:
+    """Return whether a version is below those that a requirement allows."""
+    clauses = [clause for clause in Requirement(line).specifier if clause.operator in (">=", ">", "==", "~=")]
+    return any(Version(version) < Version(clause.version.removesuffix(".*")) for clause in clauses)
 
 
 def _is_named(line: str, error: ConflictError) -> bool:

@@ -396,6 +396,28 @@ def test_a_source_is_proposed_with_the_versions_that_a_package_requires(site: Si
     assert "allow_source: ['ext<2.dev0']" in refused(tmp_path, env)
 
 
+@pytest.mark.parametrize(
+    ("others", "pip", "hint"),
+    [
+        ([Dist("conf", "0.11")], "conf==1.3", "add --allow-source 'ext==4.*' to the command"),
+        ([Dist("conf", "0.11"), Dist("conf", "1.0")], "conf>=1.3", "add --allow-source 'ext==4.*' to the command"),
+        ([Dist("conf", "0.11")], "conf==1.*", "add --allow-source 'ext==4.*' to the command"),
+        ([Dist("conf", "2.0")], "conf==1.3", "write conf instead of conf==1.3"),  # newer, and without a build script
+    ],
+)
+def test_a_source_is_proposed_before_an_older_release_of_what_needs_it(
+    others: list[Dist], pip: str, hint: str, site: Site, tmp_path: Path
+) -> None:
+    rows = [*torches(), Dist("conf", "1.3", ("ext==4.*",)), *others]
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", rows)}
+    put_source(site, "ext", "3.9", "4.9", "5.0")
+    define(tmp_path, f"pip: ['{pip}']", request=', torch: "2.9.1"')
+    told = refused(tmp_path, env)
+    assert f"try: conf instead of {pip} (conf {others[-1].version}, torch 2.9.1" in told
+    assert told.count("allow_source: ['ext==4.*']") == 1
+    assert f" hint: {hint}" in told
+
+
 CONDA = [Pkg("numpy", "1.26.4", ("python",)), Pkg("pandas", "2.3.0", ("python", "numpy >=2"), build="a"),
          Pkg("pandas", "1.5.3", ("python",), build="b"), Pkg("scipy", "1.14.0", ("python",))]  # fmt: skip
 
