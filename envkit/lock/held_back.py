@@ -7,7 +7,7 @@ an error. So the plan is solved once more with each newest release that it does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from packaging.requirements import Requirement
@@ -44,7 +44,10 @@ def by_source(
         as_of: RFC 3339; newer files are not considered.
         solve: solves the wheels of a plan with the same target and indexes.
     """
-    newest = _newest(plan, target, places, locked, as_of)
+    try:
+        newest = newest_releases(plan, target, places, locked, as_of=as_of)
+    except EnvkitError:  # such as an index that stops to answer; the lock itself is solved
+        return
     older = [name for name in sorted(newest) if Version(newest[name]) > Version(locked[name])]
     for name in older[:_MOST_SOLVES]:
         try:
@@ -52,23 +55,27 @@ def by_source(
         except ConflictError as error:
             if error.hint and "allow_source" in error.hint:
                 yield f"{name} {locked[name]} is locked instead of {newest[name]}: {error.message}; {error.hint}"
-        except EnvkitError:  # such as an index that stops to answer; the lock itself is solved
+        except EnvkitError:  # as above
             return
 
 
-def _newest(
-    plan: BuildPlan, target: Target, places: Places, locked: Mapping[str, str], as_of: str | None
+def newest_releases(
+    plan: BuildPlan, target: Target, places: Places, names: Collection[str], *, as_of: str | None
 ) -> dict[str, str]:
-    """Return the newest release of each locked requirement that the plan's own lines allow, sources included."""
+    """Return the newest release of each of the plan's requirements with these names that its own lines allow.
+
+    A release with only a source counts, and what it requires does not: no metadata is read.
+
+    Raises:
+        ConflictError: no release satisfies the lines of a name.
+        EnvironmentProblem, TimeLimitError: as `uv.compile_files` raises them.
+    """
     lines: dict[str, list[str]] = {}
     for text in (*plan.pip, *plan.constraints):
         lines.setdefault(canonicalize_name(Requirement(text).name), []).append(text)
     asked = {canonicalize_name(Requirement(text).name) for text in plan.pip}
-    wanted = [text for name in sorted(asked & locked.keys()) for text in lines[name]]
+    wanted = [text for name in sorted(asked.intersection(names)) for text in lines[name]]
     if not wanted:
         return {}
-    try:
-        text = uv.compile_files(wanted, target, python_index(plan, places), preferred={}, as_of=as_of)
-    except EnvkitError:  # such as an index that stops to answer
-        return {}
-    return {name: version for name, version in versions_of(text).items() if name in locked}
+    text = uv.compile_files(wanted, target, python_index(plan, places), preferred={}, as_of=as_of)
+    return {name: version for name, version in versions_of(text).items() if name in names}

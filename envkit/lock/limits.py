@@ -7,7 +7,7 @@ the solver with torch bounded to them, not pinned, chooses the version by what t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from envkit.ground.errors import ConflictError, EnvkitError
 from envkit.ground.versions import key
-from envkit.lock import abi, conda, request, stubs, together, uv, variants
+from envkit.lock import abi, conda, held_back, request, stubs, together, uv, variants
 from envkit.lock.known_pages import NOTHING_FOUND, Found, KnownPages, image_of
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places
@@ -172,6 +172,11 @@ class Probe:
         )
         index = found.with_places(python_index(plan, self.places))
         return uv.compile_wheels(wanted, target, limits, index, as_of=self.as_of, cached_only=cached_only)[0]
+
+    def newest_releases(self, plan: BuildPlan, names: Collection[str]) -> dict[str, str]:
+        """Return the newest release of the plan's requirements with these names, as `held_back.newest_releases`."""
+        target = Target(platform=plan.resolution.platform, glibc=self.glibc, python=plan.resolution.python)
+        return held_back.newest_releases(plan, target, self.places, names, as_of=self.as_of)
 
     def limiting(self, plan: BuildPlan, among: Candidates, allowed: Allowed) -> str | None:
         """Return which package does not allow the newest candidate: `xformers 0.0.33 requires torch==2.9.0`.

@@ -6,6 +6,7 @@ and the requirements on packages, which the index decides. Both are left out one
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _MOST_SOLVES = 40  # of one explanation; each takes about a second
 _MOST_CHANGES = 3
+_SEVERAL = 2
+_SOURCE_ONLY = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")  # a message of uv
 _MOST_PACKAGES = 6  # requirements that one explanation of the solver names
 
 
@@ -74,6 +77,7 @@ class Clash:
         named = [line for line in self.first.pip if _is_named(line, error)]
         if self.first.resolution.source in CONDA_SOURCES or not 0 < len(named) <= _MOST_PACKAGES:
             return error
+        error = self._of_newest_releases(error, named)
         try:
             stated = self._smallest((*asks(self.request), *named))
             tried = list(self._changes(stated))
@@ -90,6 +94,25 @@ class Clash:
             else:
                 details = (*details, f"or {error.hint}")
         return ConflictError(f"nothing satisfies {clash}", details=details, hint=hint)
+
+    def _of_newest_releases(self, error: ConflictError, named: Sequence[str]) -> ConflictError:
+        """Return the error of the newest releases alone, if the solver names the sources that several ones need.
+
+        The source that an older release needs is not the one to build.
+        """
+        if len({match[1] for match in _SOURCE_ONLY.finditer(" ".join(error.details))}) < _SEVERAL:
+            return error
+        plan, probe = self.first, self.probe_of(self.first)
+        try:
+            newest = probe.newest_releases(plan, [_name(line) for line in named])
+            pins = tuple(f"{name}=={version}" for name, version in newest.items())
+            some = next(iter(candidates_of(self.request, self.facts, plan.resolution.python)))
+            probe.newest(replace(plan, constraints=(*plan.constraints, *pins)), some)
+        except ConflictError as narrower:
+            return narrower if narrower.hint and "allow_source" in narrower.hint else error
+        except EnvkitError:  # such as an index that stops to answer
+            pass
+        return error
 
     def _read(self, named: Sequence[str]) -> Iterator[str]:
         """Yield what the pages with prebuilt wheels of packages have, as far as they were read."""

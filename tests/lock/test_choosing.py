@@ -418,6 +418,32 @@ def test_a_source_is_proposed_before_an_older_release_of_what_needs_it(
     assert f" hint: {hint}" in told
 
 
+@pytest.mark.parametrize(
+    ("needs", "pip", "hint"),
+    [
+        # by release, the oldest first
+        (("sk", "louvain"), "net", "allow_source: [louvain]"),
+        (("louvain", "sk"), "net>=1", "allow_source: [sk]"),
+        (("sk", "louvain>=0.16"), "net", "allow_source: ['louvain==0.16']"),
+        (("sk", "ext", "louvain"), "net", "allow_source: [louvain]"),
+        (("sk", "louvain"), "net, other", "allow_source: [louvain]"),
+        (("sk", "louvain"), "net<2", "allow_source: [sk]"),  # the line allows the older one only
+    ],
+)
+def test_of_the_sources_of_several_releases_that_of_the_newest_is_proposed(
+    needs: tuple[str, ...], pip: str, hint: str, at: tuple[Site, Path]
+) -> None:
+    site, folder = at
+    nets = [Dist("net", f"{number}.0", (need,)) for number, need in enumerate(needs, start=1)]
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), *nets, Dist("other", "1", ("net",))])}
+    for name in ("ext", "louvain", "sk"):
+        put_source(site, name, "0.16")
+    define(folder, f"pip: [{', '.join(map(repr, pip.split(', ')))}]", request=', torch: "2.9.1"')
+    told = refused(folder, env)
+    assert f" {hint} to the definition" in told.partition(" hint: ")[2]
+    assert told.count("allow_source") == 1
+
+
 CONDA = [Pkg("numpy", "1.26.4", ("python",)), Pkg("pandas", "2.3.0", ("python", "numpy >=2"), build="a"),
          Pkg("pandas", "1.5.3", ("python",), build="b"), Pkg("scipy", "1.14.0", ("python",))]  # fmt: skip
 
