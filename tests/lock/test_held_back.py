@@ -74,9 +74,9 @@ def test_an_older_release_names_the_newest_and_the_source_it_needs(
     change, source, allowed = told
     assert versions == {change.split()[0]: "1.0"}
     quoted = f"'{allowed}'" if "=" in allowed else allowed
-    assert notes == [
-        f"{change}: {index} has no wheel of {source}, only its source; add to the definition: allow_source: [{quoted}]"
-    ]
+    why = f"{index} has no wheel of {source}, only its source"
+    hint = f"add --allow-source {quoted} to the command, or allow_source: [{quoted}] to the definition"
+    assert notes == [f"{change}: {why}; {hint}: its build script runs in a sandbox"]
 
 
 @pytest.mark.parametrize(
