@@ -32,7 +32,7 @@ PARSED_ONLY = (
     ("it reads every release of the real Python index", r"matrix (check --online|update)"),
     ("it downloads from a public mirror", r"--preset"),
     ("it installs and checks a real torch", r"install --venv"),
-    ("tests/engines/test_run_project.py does it with a real torch", r"envkit (run|watch|shell) \.(?: |$)"),
+    ("tests/engines/test_run_project.py does it with a real torch", r"envkit (run|watch|shell) (?:\.|jupyter)(?: |$)"),
 )
 # Verified with a real torch by tests/engines/test_documented_verify.py.
 _VERIFIED = re.compile(
