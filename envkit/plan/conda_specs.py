@@ -68,7 +68,9 @@ def parse(text: str) -> CondaSpec | None:
 
 def _version(rest: str) -> tuple[str, str]:
     """Split the part of a spec after the name into version and build: `=2.1=py310_cuda12.1`, ` 2.1.* cuda*`."""
-    version, _, build = rest.strip().partition(" ")
+    # `=>2.0` is not an operator, but people write it for `>=2.0`, and conda takes it.
+    rest = re.sub(r"=([<>])(?!=)", r"\1=", rest.strip())
+    version, _, build = rest.partition(" ")
     # In `numpy >=1.26, <2` and `numpy < 2`, the second word is no build.
     if not build or version.endswith(("=", ",", "<", ">")) or build.lstrip().startswith((",", "<", ">", "=", "!")):
         version, build = "".join(rest.split()), ""

@@ -228,14 +228,20 @@ def base_with_cuda(contents: Contents) -> tuple[Line, str] | None:
     return (line, parts["cuda"]) if line and parts else None
 
 
+# `cuda-version=12.4`, `-c nvidia/label/cuda-12.4.1`
+_OF_OTHERS = re.compile(r"^cuda-version\b|\bnvidia/label/cuda-")
+
+
 def wheels_first(contents: Contents) -> Contents:
     """Drop the torch and CUDA of a base image that a line installs over it: wheels bundle their own CUDA."""
 
     def devices(setting: Setting) -> bool:
         return setting.field in ("cuda", "cpu")
 
+    # The CUDA of torch itself counts before the CUDA that other packages may have.
+    late = [one for one in contents.settings if one.field == "cuda" and _OF_OTHERS.search(one.line.text)]
     contents = _overridden(
-        contents,
+        replace(contents, settings=(*(one for one in contents.settings if one not in late), *late)),
         devices,
         lambda base, line: (base.field, base.value) != (line.field, line.value),
         "{where} selects another device for torch: {text}",

@@ -30,6 +30,8 @@ _FIELDS = {
 }
 _CPU, _CPU_TORCH = ("cpuonly", "pytorch-cpu"), ("pytorch-cpu",)
 _TOOLKIT = frozenset(["cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler", "cudatoolkit-dev", "cuda-libraries-dev"])
+# `nvidia/label/cuda-12.4.1`: a channel with the packages of one toolkit
+_OF_CUDA = re.compile(r"\bnvidia/label/cuda-(\d+\.\d+)")
 _FOR_TORCH = frozenset(["pytorch", "nvidia"])
 _DEFAULTS = frozenset(["defaults", "anaconda", "main", "r"])
 
@@ -75,13 +77,7 @@ def environment(name: str, folder: Path) -> Contents:
             for text in lines:
                 if file := _FILE.fullmatch(text.text):
                     requirements += included(text, file[2].strip("\"'"), folder, constraint=file[1] is not None)
-    return with_source(_by_device(requirements), {channel_name(channel) for channel, _ in channels})
-
-
-def _by_device(contents: Contents) -> Contents:
-    """Return contents with the CUDA of torch itself before that of `cuda-version`, which other packages have, too."""
-    late = [one for one in contents.settings if one.field == "cuda" and one.line.text.startswith("cuda-version")]
-    return replace(contents, settings=(*(one for one in contents.settings if one not in late), *late))
+    return with_source(requirements, {channel_name(channel) for channel, _ in channels})
 
 
 _ENVIRONMENT = frozenset(["dependencies", "channels", "variables"])
@@ -306,6 +302,8 @@ def of_channels(channels: Iterable[tuple[str, Line]]) -> Contents:
             requirements += skip(
                 line, f"Anaconda's default channels are never used; packages come from {conda_specs.FORGE}"
             )
+        elif label := _OF_CUDA.search(text):
+            requirements += take(line, "cuda", label[1])
         elif name in _FOR_TORCH:
             requirements += skip(line, "added automatically if the source of torch needs it", harmless=True)
         elif name not in (conda_specs.FORGE, "nodefaults"):

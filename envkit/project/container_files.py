@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,9 @@ def dockerfile(name: str, folder: Path) -> Contents:
         stage: Build(folder=folder, last_workdir="/", is_context=build.is_context)
         for stage in _copied_stages(items, image, _ENVIRONMENTS) - image
     }
+    named = {parts[-1].lower(): stage for stage, parts in _froms(items).items() if "as" in map(str.lower, parts[1:2])}
+    stages = {name: environments[stage] for name, stage in named.items() if stage in environments}
+    stages |= {str(stage): own for stage, own in environments.items()}
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
             build.last_workdir = posixpath.normpath(posixpath.join(build.last_workdir, item.text))
@@ -137,7 +140,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
             requirements += skip(line, bases.OTHER_STAGE) if item.stage in copied else not_for(line, bases.OTHER_STAGE)
         else:
             read = _STEPS.get(item.keyword)
-            step = _Step(item=item, line=line, build=build, variables=known)
+            step = _Step(item=item, line=line, build=build, variables=known, stages=stages)
             requirements += read(step) if read else skip(line, f"image definitions have no {item.keyword}")
     return bases.wheels_first(_startable(_last_of(requirements), build))
 
@@ -210,6 +213,11 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int], lis
     return instructions, frozenset(chain), variables
 
 
+def _froms(items: Sequence[Instruction]) -> dict[int, list[str]]:
+    """Return the words of each FROM by its stage: an image, and AS with a name."""
+    return {item.stage: item.text.split() for item in items if item.keyword == "FROM"}
+
+
 _ANY = re.compile("")
 # Folders that a stage installs packages into: environments, Python's own folders, and the folder of the project.
 _ENVIRONMENTS = re.compile(
@@ -225,7 +233,7 @@ def _copied_stages(items: Sequence[Instruction], image: frozenset[int], paths: r
         image: the stages that the image is based on.
         paths: of the files that count, which `COPY --from` copies or `RUN --mount` shows.
     """
-    froms = {item.stage: item.text.split() for item in items if item.keyword == "FROM"}
+    froms = _froms(items)
     named = {str(stage): stage for stage in froms}
     named |= {words[2].lower(): stage for stage, words in froms.items() if len(words) == 3}  # noqa: PLR2004 - AS and a name
     sources: dict[int, set[int]] = {stage: set() for stage in froms}
@@ -331,6 +339,7 @@ class _Step:
     line: Line
     build: Build
     variables: Mapping[str, str]  # of the environment
+    stages: Mapping[str, Build] = field(default_factory=dict)  # those that are read, by name and number
 
 
 def _env(step: _Step) -> Contents:
@@ -449,7 +458,7 @@ def _copied(step: _Step) -> Contents:
     item, line, build = step.item, step.line, step.build
     words = command(item.text) or item.text.split()
     if any(flag.startswith("--from") for flag in item.flags) or "://" in item.text:
-        return skip(line, "files from another stage, image or URL cannot be copied")
+        return _of_stage(step, words) or skip(line, "files from another stage, image or URL cannot be copied")
     if item.heredocs:
         return skip(line, "inline files cannot be copied; save it in the folder of the Dockerfile")
     requirements, target = Contents(), words[-1]
@@ -479,6 +488,27 @@ def _copied(step: _Step) -> Contents:
     return requirements
 
 
+def _of_stage(step: _Step, words: Sequence[str]) -> Contents | None:
+    """Return the project's files that another stage copied and this one takes from it; None if there are none."""
+    named = next((flag.partition("=")[2].lower() for flag in step.item.flags if flag.startswith("--from=")), "")
+    stage = step.stages.get(named)
+    if stage is None or len(words) != 2:  # noqa: PLR2004 - source and target
+        return None
+    source, target = posixpath.normpath(words[0]), words[1]
+    settings = []
+    for file, place in stage.copied:
+        below = posixpath.relpath(place, source)
+        # What the stage copied above this folder is more than what is taken from it.
+        if below.startswith("..") or not (step.build.folder / file).exists():
+            continue
+        to = step.build.to(target if below == "." else posixpath.join(target, below))
+        if copying.check(file, to) is None:
+            settings.append(Setting(field="copy", value=json.dumps([file, to]), line=step.line, note=_OF_STAGE))
+            step.build.copied.append((file, step.build.target(to)))
+    return Contents(settings=tuple(settings)) if settings else None
+
+
+_OF_STAGE = "the project's own files are copied; what else the stage has there is left out"
 # Where pip reads its settings from.
 _PIP_CONF = re.compile(
     r"/etc/(?:xdg/pip/)?pip\.conf|(?:/root|/home/[^/]+|~|\$\{?HOME\}?)/\.(?:config/pip|pip)/pip\.conf"

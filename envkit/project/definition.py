@@ -35,7 +35,7 @@ from envkit.project.conda_files import environment, has_pixi, is_environment, pi
 from envkit.project.container_files import cog, dockerfile
 from envkit.project.context import Context, context_of
 from envkit.project.older_files import pipfile, setup_cfg, setup_py
-from envkit.project.toml_files import project_name, pyproject
+from envkit.project.toml_files import describes_project, project_name, pyproject
 from envkit.render.quoting import yaml
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 def _pyproject(name: str, folder: Path, choice: Choice) -> Contents:
     """Read a pyproject.toml, including the table `tool.pixi`."""
     requirements = pyproject(name, folder, choice)
+    if not describes_project(folder / name):
+        # Then setuptools reads its older files, and the pyproject.toml only configures tools.
+        older = next(((file, read) for file, read in _OLDER if (folder / file).is_file()), None)
+        requirements += older[1](older[0], folder, choice) if older else Contents()
     return requirements + pixi(name, folder, choice) if has_pixi(folder / name) else requirements
 
 
@@ -65,6 +69,7 @@ def _requirements(name: str, folder: Path) -> Contents:
 
 
 Reader = Callable[[str, Path, Choice], Contents]
+_OLDER: tuple[tuple[str, Reader], ...] = (("setup.py", setup_py), ("setup.cfg", setup_cfg))
 # In the order in which a folder is searched; `choose` prefers files that name torch.
 FILES: dict[str, Reader] = {
     "cog.yaml": lambda name, folder, _: cog(name, folder),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from envkit.ground import strictyaml, trees
@@ -19,6 +20,9 @@ _LOCKS = {
     "pylock.toml": "pyproject.toml", "Pipfile.lock": "Pipfile", "pixi.lock": "pixi.toml",
     "conda-lock.yml": "environment.yml",
 }  # fmt: skip
+_DEVCONTAINER = "devcontainer.json"
+# The file may have comments, so it is not JSON.
+_BUILT = re.compile(r'"dockerfile"\s*:\s*"([^"$\\]+)"', re.IGNORECASE)
 _PYPROJECT = frozenset(["project", "build-system", "dependency-groups", "tool"])
 # The first line of a Dockerfile that is no comment.
 _FIRST = re.compile(r"(?:FROM|ARG)\s", re.IGNORECASE)
@@ -36,6 +40,8 @@ def kind_of(path: Path) -> str | None:
             f"{name} is a lock of another tool, which only that tool installs",
             hint=f"envkit init {_LOCKS[name]}, the file that it is made from",
         )
+    if name in (_DEVCONTAINER, f".{_DEVCONTAINER}"):
+        raise UsageError(f"{name} only configures a container, and says nothing of torch", hint=_of_devcontainer(path))
     if name in NAMES:
         return name
     if has_name_of_dockerfile(name):
@@ -47,6 +53,15 @@ def kind_of(path: Path) -> str | None:
     if path.suffix == ".toml":
         return _kind_of_toml(path)
     return "Dockerfile" if _FIRST.match(_first_line(path)) else None
+
+
+def _of_devcontainer(path: Path) -> str:
+    """Return the next command for a dev container: with the Dockerfile that it is built from, if it names one."""
+    named = _BUILT.search(_text(path))
+    built = path.parent / named[1] if named else None
+    if built is None or not built.is_file():
+        return "envkit init FILE reads a Dockerfile or a requirements file"
+    return f"envkit init {shlex.quote(str(built))}, the Dockerfile that it is built from"
 
 
 def has_name_of_dockerfile(name: str) -> bool:

@@ -72,6 +72,13 @@ def project_name(folder: Path) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def describes_project(path: Path) -> bool:
+    """Return whether a pyproject.toml that is valid TOML has a table with requirements of a project or its groups."""
+    tree = parsed(path.name, strictyaml.text_of(path, root=path.parent))
+    tools = ("poetry", "uv", "pdm", "pixi", "flit", "hatch")
+    return "project" in tree or "dependency-groups" in tree or any(table(tree, "tool", name) for name in tools)
+
+
 def parsed(name: str, text: str) -> Mapping[str, Any]:
     """Return the tree of a project's TOML file.
 
@@ -244,6 +251,11 @@ class _Part:
         return any(_named(line) in FAMILY for line in self.lines)
 
     @property
+    def is_variant(self) -> bool:
+        """Whether it has torch itself: an extra for examples may have torchvision."""
+        return any(_named(line) == "torch" for line in self.lines)
+
+    @property
     def option(self) -> str:
         return f"envkit init --{'extra' if self.is_extra else 'group'} {self.name}"
 
@@ -272,7 +284,7 @@ class _Parts:
                 for part in known
                 if not part.named
                 and not part.developers
-                and ((part.is_extra, part.name) in by_source or (part.has_torch and not has_torch))
+                and ((part.is_extra, part.name) in by_source or (part.is_variant and not has_torch))
             ]
             # Of equal ones, `max` takes the first.
             taken += [max(variants, key=lambda part: _suits(part, by_source, cpu=choice.cpu))] if variants else []
@@ -286,7 +298,8 @@ class _Parts:
         rest: list[_Part] = []
         for part in left:
             if part.has_torch or (part.is_extra, part.name) in by_source:
-                own_torch = "the project itself names torch" if has_torch else "it is for developers"
+                reason = "it is for developers" if part.developers else "it does not name torch itself"
+                own_torch = "the project itself names torch" if has_torch else reason
                 why = f"torch is taken from {variant.key}" if variant else own_torch
                 self.skipped += skip(_place(part, where), f"{why}; {part.option} takes this one")
             else:

@@ -92,3 +92,21 @@ def test_the_context_has_the_files_that_are_copied(
     (tmp_path / "docker" / "Dockerfile").write_text("FROM python:3.11\nCOPY app.py pyproject.toml /app/\n")
     found = context_of(tmp_path / "docker" / "Dockerfile").folder
     assert found.resolve() == (tmp_path / expected).resolve()
+
+
+@pytest.mark.parametrize(
+    ("copy", "expected"),
+    [
+        ("COPY --from=builder /app /app", ['[".", "/app"]']),
+        ("COPY --from=builder --chown=1000:1000 /app /srv/app", ['[".", "/srv/app"]']),
+        ("COPY --from=0 /app /app", ['[".", "/app"]']),
+        ("COPY --from=Builder /opt/venv /opt/venv", []),
+    ],
+)
+def test_the_projects_files_of_a_builder_are_copied(copy: str, expected: list[str], tmp_path: Path) -> None:
+    lines = ["FROM python:3.11 AS builder", "WORKDIR /app", "COPY . .", "RUN pip install torch==2.6.0"]
+    (tmp_path / "Dockerfile").write_text("\n".join([*lines, "FROM python:3.11-slim", copy]) + "\n")
+    made = draft("Dockerfile", tmp_path, FACTS)
+    assert values(made, "copy") == expected
+    assert any(row.line.text.startswith("COPY /opt/venv") for row in made.skipped) is not bool(expected)
+    assert values(made, "torch") == ["==2.6.0"]

@@ -221,3 +221,84 @@ def test_hashes_are_not_printed(tmp_path: Path) -> None:
     assert any("tqdm==4.67.1" in note for note in notes)
     assert not any("sha256" in note for note in notes)
     assert not any("sha256" in row.line.text for row in draft(path.name, tmp_path, FACTS).skipped)
+
+
+@pytest.mark.parametrize(
+    ("install", "cuda"),
+    [
+        ('conda install -y -c "nvidia/label/cuda-11.8.0" cuda-toolkit && pip install torch==2.1.2', "11.8"),
+        ("conda install -y cuda -c nvidia/label/cuda-12.1.1 && pip install torch==2.3.1", "12.1"),
+        (
+            "conda install -y cuda -c nvidia/label/cuda-12.4.1 && pip install torch==2.1.0 -i https://x.example.com/cu121",
+            "12.1",
+        ),
+    ],
+)
+def test_a_label_of_nvidias_channel_names_the_cuda(install: str, cuda: str, tmp_path: Path) -> None:
+    made = drafted(tmp_path, "FROM ubuntu:22.04", f"RUN conda install -y python=3.10 && {install}")
+    assert made.plan is not None
+    assert made.plan.resolution.cuda == cuda
+    assert made.plan.flavor == "devel"
+
+
+def test_the_index_of_torch_counts_before_a_label_and_the_base(tmp_path: Path) -> None:
+    index = "--index-url https://wheels.example.com/whl/cu121"
+    run = f"RUN conda install -y cuda -c nvidia/label/cuda-12.4.1 && pip install torch==2.1.0 {index}"
+    made = drafted(tmp_path, "FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04", run)
+    assert values(made, "cuda") == ["12.1"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "value"),
+    [
+        ("python=>3.11", "python", ">=3.11"),
+        ("shapely=>2.0", "conda", "shapely >=2.0"),
+        ("pandas=<2", "conda", "pandas <=2"),
+    ],
+)
+def test_an_operator_with_its_signs_exchanged_is_read(spec: str, field: str, value: str, tmp_path: Path) -> None:
+    made = drafted(tmp_path, "dependencies:", f"  - {spec}", "  - pytorch=2.6", name="environment.yml")
+    assert values(made, field) == [value]
+
+
+@pytest.mark.parametrize(
+    ("files", "torch"),
+    [
+        ({"setup.py": "from setuptools import setup\nsetup(install_requires=['torch==2.6.0'])\n"}, ["==2.6.0"]),
+        ({"setup.cfg": "[metadata]\nname = x\n[options]\ninstall_requires =\n    torch==2.5.1\n"}, ["==2.5.1"]),
+        ({}, []),
+    ],
+)
+def test_a_pyproject_without_a_project_leaves_it_to_older_files(
+    files: dict[str, str], torch: list[str], tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    made = drafted(tmp_path, "[build-system]", 'requires = ["setuptools"]', "[tool.ruff]", name="pyproject.toml")
+    assert values(made, "torch") == torch
+
+
+def test_an_extra_with_torchvision_alone_is_not_taken_by_itself(tmp_path: Path) -> None:
+    text = '[project]\nname = "x"\ndependencies = ["gpytorch"]\n[project.optional-dependencies]\n'
+    made = drafted(tmp_path, f'{text}examples = ["torchvision", "jupyter"]', name="pyproject.toml")
+    assert values(made, "pip") == ["gpytorch"]
+    assert any("optional" in text for text in lost(made))
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('{"build": {"dockerfile": "Dockerfile"}}', "Dockerfile, the Dockerfile that it is built from"),
+        ('// a comment\n{"dockerFile": "../Dockerfile"}', "Dockerfile, the Dockerfile that it is built from"),
+        ('{"image": "python:3.11"}', "reads a Dockerfile or a requirements file"),
+    ],
+)
+def test_a_dev_container_is_refused_with_its_dockerfile(text: str, hint: str, tmp_path: Path) -> None:
+    folder = tmp_path / ".devcontainer"
+    folder.mkdir()
+    (folder / "devcontainer.json").write_text(text)
+    for place in (folder, tmp_path):
+        (place / "Dockerfile").write_text("FROM python:3.11\n")
+    with pytest.raises(UsageError, match=r"devcontainer\.json only configures a container") as caught:
+        load(str(folder / "devcontainer.json"), FACTS)
+    assert (caught.value.hint or "").endswith(hint)
