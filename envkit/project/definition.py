@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground import strictyaml
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
 from envkit.plan.definition import NO_FLAGS, SCHEMA, Definition, parse, shipped, target_of
 from envkit.plan.definition import load as load_definition
@@ -30,6 +31,7 @@ from envkit.plan.requirements import (
     sort,
 )
 from envkit.project import bases, kinds, listing, pages, pins, targets
+from envkit.project.build_commands import python_version
 from envkit.project.choice import DEFAULT, Choice
 from envkit.project.conda_files import environment, has_pixi, is_environment, pixi
 from envkit.project.container_files import cog, dockerfile
@@ -50,7 +52,36 @@ def _pyproject(name: str, folder: Path, choice: Choice) -> Contents:
         # Then setuptools reads its older files, and the pyproject.toml only configures tools.
         older = next(((file, read) for file, read in _OLDER if (folder / file).is_file()), None)
         requirements += older[1](older[0], folder, choice) if older else Contents()
+    requirements = _with_pinned_python(requirements, folder)
     return requirements + pixi(name, folder, choice) if has_pixi(folder / name) else requirements
+
+
+_PINNED = ".python-version"
+
+
+def _with_pinned_python(contents: Contents, folder: Path) -> Contents:
+    """Return contents with the Python of the file that uv and pyenv run a project with, if the project allows it."""
+    try:
+        text = strictyaml.text_of(folder / _PINNED, root=folder) if (folder / _PINNED).is_file() else ""
+    except UsageError:  # another file that cannot be read says nothing of this one
+        return contents
+    python = python_version(next(iter(text.split()), ""))
+    if python is None or not all(targets.allows(one.value, python) for one in contents.of("python")):
+        return contents
+    line = Line(where=f"{_PINNED}:1", text=text.split()[0])
+    own = Setting(field="python", value=python, line=line, note=f"Python {python} is taken: uv and pyenv use it")
+    return replace(contents, settings=(own, *contents.settings))
+
+
+def _without_old_pin(contents: Contents, plan_of: Callable[[Contents], BuildPlan | None]) -> Contents:
+    """Return contents without the Python of `.python-version` if it is all that keeps them from a combination."""
+    pin = next((one for one in contents.settings if one.line.where.startswith(_PINNED)), None)
+    if pin is None or plan_of(contents) is not None:
+        return contents
+    why = f"no combination satisfies the rest with Python {pin.value}"
+    settings = tuple(one for one in contents.settings if one is not pin)
+    rest = replace(contents, settings=settings, skipped=(*contents.skipped, Skipped(line=pin.line, why=why)))
+    return contents if plan_of(rest) is None else rest
 
 
 def _requirements(name: str, folder: Path) -> Contents:
@@ -230,6 +261,7 @@ def draft(
     choice = replace(choice, cpu=choice.cpu or bool(given.get("cpu")), platform=platform)
     draw = partial(_drafted, name=name, folder=folder, facts=facts, given=given)
     contents = bases.known(reader_of(name, folder)(name, folder, choice), facts)
+    contents = _without_old_pin(contents, lambda some: draw(_listing(_unique(_answered(some, choice)))).plan)
     requirements = _unique(_answered(contents, choice))
     requirements = _unique(
         targets.decided(requirements, given, platform, lambda some: _python(draw(_listing(_unique(some))).plan))

@@ -302,3 +302,30 @@ def test_a_dev_container_is_refused_with_its_dockerfile(text: str, hint: str, tm
     with pytest.raises(UsageError, match=r"devcontainer\.json only configures a container") as caught:
         load(str(folder / "devcontainer.json"), FACTS)
     assert (caught.value.hint or "").endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "requires", "torch", "python"),
+    [
+        ("3.11", ">=3.10", "torch>=2.6", "3.11"),
+        ("3.10.13\n3.12\n", ">=3.10", "torch==2.6.0", "3.10"),
+        ("cpython-3.12.4\n", ">=3.9", "torch", "3.12"),
+        # It is older than the rest of the project.
+        ("3.9\n", ">=3.11,<3.12", "torch==2.6.0", "3.11"),
+        ("3.14\n", ">=3.10", "torch==2.4.1", "3.12"),
+        ("3.9\n", ">=3.9,<3.12", "torch==2.9.1", "3.11"),
+        ("pypy3.10\n", ">=3.11,<3.12", "torch==2.6.0", "3.11"),
+    ],
+)
+def test_the_python_that_uv_runs_a_project_with(
+    pinned: str, requires: str, torch: str, python: str, tmp_path: Path
+) -> None:
+    (tmp_path / ".python-version").write_text(pinned)
+    project = ("[project]", 'name = "x"', f'requires-python = "{requires}"', f'dependencies = ["{torch}"]')
+    made = drafted(tmp_path, *project, name="pyproject.toml")
+    assert made.plan is not None
+    assert made.plan.resolution.python == python
+    assert not any("Python >=" in text for text in lost(made))
+    assert [text for text in lost(made) if text in pinned] == (
+        [pinned.split(maxsplit=1)[0]] if torch[-5:] in ("2.4.1", "2.9.1") else []
+    )
