@@ -317,19 +317,22 @@ class _Index:
         # `plain` cuts a long line, and would cut off a message far out in it.
         is_short = len(line) <= LINE_LIMIT
         clean = plain(line) if is_short else ""
-        if shapes.quoted(clean):
-            return False
-        has_hit = False
+        clues: list[_Clue] = []
+        starts: list[tuple[_Watch, str]] = []
+        coded: list[str] = []
         for text in matched:
             around = clean if is_short else plain(_around(line, low.find(text)))
-            for clue in self._clues.get(text, ()):
-                if clue.signature.fits(around):
-                    (result.refuted if clue.refutes else result.needed).add(clue.row)
-            for watch in self._starts.get(text, ()):
-                has_hit = _start(watch, number, around, result) or has_hit
-            if shape.may_name and text in self._codes:
-                has_hit = _codes(number, around, result) or has_hit
-        return has_hit
+            clues += [clue for clue in self._clues.get(text, ()) if clue.signature.fits(around)]
+            starts += [(watch, around) for watch in self._starts.get(text, ()) if watch.signature.fits(around)]
+            coded += [around] if shape.may_name and text in self._codes else []
+        # Last, because most lines fit nothing.
+        if not (clues or starts or coded) or shapes.quoted(clean):
+            return False
+        for clue in clues:
+            (result.refuted if clue.refutes else result.needed).add(clue.row)
+        hits = [_start(watch, number, around, result) for watch, around in starts]
+        hits += [_codes(number, around, result) for around in coded]
+        return any(hits)
 
 
 def _masked(line: str) -> bytes:
@@ -406,10 +409,10 @@ def _codes(number: int, line: str, result: ScanResult) -> bool:
 
 
 def _start(watch: _Watch, number: int, line: str, result: ScanResult) -> bool:
-    """Return whether a line with the literal of a signature shows its failure."""
+    """Return whether a line that fits a signature shows its failure."""
     signature = watch.signature
     # Engines quote errors in informational lines of their own logs.
-    if not signature.fits(line) or (watch.row.severity is Severity.ERROR and shapes.is_informational(line)):
+    if watch.row.severity is Severity.ERROR and shapes.is_informational(line):
         return False
     if signature.near and (watch.near is None or number - watch.near > NEAR):
         watch.waiting.append((number, line))

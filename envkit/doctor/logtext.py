@@ -67,10 +67,16 @@ class Piece:
             return range(self.first, self.first + len(lines)), lines
         numbers: list[int] = []
         texts: list[str] = []
-        for number, line in enumerate(lines, self.first):
-            parts = line.split("\r") if "\r" in line else (line,)
-            numbers += [number] * len(parts)
+        done = 0  # lines; those between two progress bars are taken at once
+        for bar in [at for at, line in enumerate(lines) if "\r" in line]:
+            parts = lines[bar].split("\r")
+            numbers += range(self.first + done, self.first + bar)
+            numbers += [self.first + bar] * len(parts)
+            texts += lines[done:bar]
             texts += parts
+            done = bar + 1
+        numbers += range(self.first + done, self.first + len(lines))
+        texts += lines[done:]
         return numbers, texts
 
 
