@@ -40,6 +40,8 @@ _LONGEST = (
     "podman",
     "sound",
     "tests/engines/test_documented_verify.py",
+    "tests/engines/test_cuda_starts.py",
+    "tests/engines/test_run_project.py",
     "tests/payload/test_devices_on_standin.py",
     "tests/engines/test_container_jobs.py",
     "tests/payload/test_tiers_on_standin.py",

@@ -52,7 +52,7 @@ def test_an_unknown_topic_names_the_nearest(capsys: pytest.CaptureFixture[str]) 
         (["singularity"], "apptainer", "singularity"),
         (["NCCL", "hang"], "troubleshooting", "NCCL_DEBUG=INFO"),
         (["proxy"], "mirrors", "proxy"),
-        (["notebook"], "run-it", "$ envkit build jupyter -t notebook:1"),
+        (["notebook"], "run-it", "$ envkit run jupyter"),
         (["镜像站"], "zh-mirrors", "镜像站"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
