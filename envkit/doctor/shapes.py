@@ -116,6 +116,7 @@ _CALM = re.compile(
 _INFORMATIONAL = re.compile(
     r"\blevel=(?:info|debug)\b"
     r"|^ERROR: Ignored the following (?:yanked )?versions"  # pip lists what it skipped, whether or not it finds others
+    r"|^frame #\d{1,4}: "  # of a C++ stack, in which c10::Error is the name of a class
 )
 # A comment, a command or call that prints a text (typed, traced by `set -x`, or as the step of a Dockerfile), and
 # advice that quotes a message.

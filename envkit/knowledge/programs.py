@@ -105,7 +105,7 @@ def phrases(system: str) -> str:
 def states_in(text: str) -> tuple[State, ...]:
     """Return the states that a line names; everyday words only if they are all of it, or its value."""
     value = text.rpartition(":")[2].strip()
-    return tuple(state for state in states() if (value == state.name if state.is_alone else _names(state.name, text)))
+    return tuple(state for state in states() if (value == state.name if state.is_alone else _is_said(state, text)))
 
 
 def tools_of(texts: Iterable[str]) -> tuple[Tool, ...]:
@@ -130,6 +130,13 @@ def _begins(text: str, prefix: str) -> bool:
     # /usr/bin/ld: cannot find -lcuda
     name = text.rpartition("/")[2] if text.startswith("/") and ":" not in text.rpartition("/")[0] else text
     return name.startswith(prefix) and _AFTER_TOOL.match(name, len(prefix)) is not None
+
+
+def _is_said(state: State, text: str) -> bool:
+    # Many programs print levels in brackets, and ninja prints "FAILED: main.o".
+    is_level = state.name.startswith("[") and state.system.lower() not in text.lower()
+    is_of_a_build = state.system == "Slurm" and text.startswith(f"{state.name}: ")
+    return not is_level and not is_of_a_build and _names(state.name, text)
 
 
 def _names(name: str, text: str) -> bool:

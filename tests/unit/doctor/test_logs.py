@@ -68,6 +68,16 @@ def test_of_two_causes_the_first_is_named_first() -> None:
     assert ids(f"{second}\n{first}") == ["nccl-symbol", "nccl-duplicate-gpu"]
 
 
+def test_the_stack_of_a_timeout_is_no_other_failure() -> None:
+    found = diagnosed(
+        "[Rank 11] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=52) ran for 240077 milliseconds\n"
+        "[Rank 11] To avoid data inconsistency, we are taking the entire process down.\n"
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7fff in libc10.so)\n"
+    )
+    assert found.conclusion == "A collective timed out (line 1), but the log does not show why"
+    assert [name for name, _ in found.sections[0].facts] == ["lines"]
+
+
 def test_an_error_comes_before_remarks_made_earlier() -> None:
     log = "FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated\nRuntimeError: No CUDA GPUs are available\n"
     found = diagnosed(log).findings

@@ -101,3 +101,10 @@ def test_an_unknown_failure_says_what_each_tool_is() -> None:
     assert facts["srun"].startswith("the launcher of Slurm")
     assert facts["ninja"].startswith("the program that runs the compilers")
     assert list(facts)[:3] == ["lines", "line 1", "line 2"]
+
+
+def test_what_many_programs_print_is_no_state_of_a_scheduler() -> None:
+    launcher = "[ERROR] [launch.py:321:sigkill_handler] ['python', 'train.py'] exits with return code = -7"
+    assert not programs.states_in(launcher)
+    assert not programs.states_in("FAILED: main.cu.o")
+    assert [state.system for state in programs.states_in("812  train  gpu  4  FAILED  1:0")] == ["Slurm"]
