@@ -9,6 +9,7 @@ from typing import Any
 from envkit.checks.catalog import CheckEntry
 from envkit.checks.model import Env, Finding, Observation, Spec, Verdict
 from envkit.ground.errors import Ending
+from envkit.ground.pressure import Pressure
 from envkit.ground.progress import Reporter
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan, Smoke
@@ -134,8 +135,8 @@ def verdict_rule(verdict: Verdict, code: str | None = "SOME_CODE", **rule: Any) 
     return lambda *_: Finding(verdict, "a message", code, ("do this",), {"type": "max_rel_err", **rule})
 
 
-class Load:
-    """A `Pressure` of a quiet machine, for runs whose time limits are compared."""
+class Load(Pressure):
+    """The pressure of a quiet machine, for runs whose time limits are compared."""
 
     text: str | None = None
 

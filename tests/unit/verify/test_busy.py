@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envkit.checks.catalog import catalog
-from envkit.ground.errors import TimeLimitError
+from envkit.ground.errors import EngineError, TimeLimitError
 from envkit.ground.progress import Silent
 from envkit.report.formats import render
 from envkit.report.html import page
@@ -133,19 +133,24 @@ def test_the_limit_of_a_run_stretches_on_a_busy_machine_but_not_the_user_s_own(m
 @pytest.mark.parametrize(
     ("load", "verdict", "code"), [(Heavy, "INCONCLUSIVE", "TIME_LIMIT"), (Load, "FAIL", "ENTRYPOINT_BROKEN")]
 )
-def test_a_start_that_does_not_end_counts_only_on_a_quiet_machine(
-    load: type[Load], verdict: str, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "Pressure", load)
+def test_a_start_that_does_not_end_counts_only_on_a_quiet_machine(load: type[Load], verdict: str, code: str) -> None:
     limits = []
 
     def run(_command: Any, cage: Any) -> RunResult:
         limits.append(cage.timeout_s)
         raise TimeLimitError("the run reached its time limit of 90 s and was killed")
 
-    found = launch.launch_checks(run, entrypoint=(), prefix="/opt/env", nonce="n")
+    found = launch.launch_checks(run, entrypoint=(), prefix="/opt/env", nonce="n", pressure=load)
     assert [(str(item.finding.verdict), item.finding.reason_code) for item in found] == [(verdict, code)] * 2
     assert limits == [360.0 if load is Heavy else 90.0] * 2
+
+
+def test_a_busy_machine_excuses_no_start_that_an_engine_refuses() -> None:
+    def run(_command: Any, _cage: Any) -> RunResult:
+        raise EngineError("no such file")
+
+    found = launch.launch_checks(run, entrypoint=(), prefix="/opt/env", nonce="n", pressure=Heavy)
+    assert [item.finding.reason_code for item in found] == ["ENTRYPOINT_BROKEN"] * 2
 
 
 def test_a_probe_without_an_answer_on_a_busy_machine_is_inconclusive() -> None:

@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envkit.checks.model import Verdict
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError
-from envkit.ground.pressure import Pressure
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits, RunResult
 from envkit.verify.judge import Judged
 from envkit.verify.launch import OTHER_USER, launch_checks
+from tests.support.judging import Load
 
 
 def result(stdout: str, exit_code: int = 0, stderr: str = "") -> RunResult:
@@ -31,38 +30,21 @@ def answer(**changed: Any) -> str:
     return "activated\n" + json.dumps({"nonce": "n", "prefix": "/opt/env", "uid": 1000, "torch": "2.7.1", **changed})
 
 
-class Machine(Pressure):
-    """A machine on which each start takes ten seconds, and something waits for a CPU in this share of them."""
-
-    def __init__(self, share: float = 0.0) -> None:
-        self._share, self._passed_s = share, 0.0
-        super().__init__(Path("/nowhere"), lambda: self._passed_s)
-
-    def started(self) -> None:
-        self._passed_s += 10.0
-
-    def _waited_s(self) -> float:
-        return self._share * self._passed_s
-
-
 def launched(
     said: RunResult | EnvkitError,
     *,
     entrypoint: tuple[str, ...] = ("tini", "--", "/bin/bash", ENTRY),
-    machine: Machine | None = None,
     **changed: Any,
 ) -> tuple[Judged, ...]:
     asked: list[tuple[Sequence[str], RunLimits]] = []
-    machine = machine or Machine()
 
     def run(command: Sequence[str], limits: RunLimits) -> RunResult:
         asked.append((command, limits))
-        machine.started()
         if isinstance(said, EnvkitError):
             raise said
         return said
 
-    given = {"entrypoint": entrypoint, "prefix": "/opt/env", "nonce": "n", "pressure": lambda: machine, **changed}
+    given = {"entrypoint": entrypoint, "prefix": "/opt/env", "nonce": "n", "pressure": Load, **changed}
     judged = launch_checks(run, **given)
     assert [limits.user for _, limits in asked] in ([], [None, OTHER_USER])
     assert all(command[0] == "python" for command, _ in asked)
@@ -96,17 +78,6 @@ def test_a_broken_start_is_a_failure_with_advice(said: RunResult | EnvkitError, 
     assert [item.finding.verdict for item in judged] == [Verdict.FAIL, Verdict.FAIL]
     assert [item.finding.reason_code for item in judged] == codes
     assert all(item.finding.advice for item in judged)
-
-
-def test_a_start_that_other_work_kept_from_ending_says_nothing_about_the_image() -> None:
-    judged = launched(TimeLimitError("too long"), machine=Machine(0.97))
-    assert [item.finding.verdict for item in judged] == [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE]
-    assert judged[0].finding.message == "too long; the machine was busy (CPU pressure 0.97 above 0.10)"
-
-
-def test_a_busy_machine_excuses_nothing_but_a_time_limit() -> None:
-    judged = launched(EngineError("no such file"), machine=Machine(0.97))
-    assert [item.finding.verdict for item in judged] == [Verdict.FAIL, Verdict.FAIL]
 
 
 def test_an_engine_that_went_away_is_an_error() -> None:
