@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BLOCK = 512
 _MOST_HEADER = 1 << 20  # bytes; real long names and attributes have thousands
+_MOST_PADDING = 64 << 20  # bytes after the end; writers fill a record, which has 10 KiB, on tapes up to some MiB
 _LARGE_NUMBER = 0x80  # flag of GNU's binary numbers
 _GNU = {b"L": "path", b"K": "linkpath"}  # long name and link target: the record of a pax header that says the same
 _APPLIED = frozenset(["path", "linkpath", "size", "uid", "gid", "uname", "gname"])  # records that change an entry
@@ -78,14 +79,20 @@ class Source:
             left -= len(piece)
             yield piece
 
-    def rest(self) -> bool:
-        """Read to the end; return whether all bytes are zero."""
-        empty, zeros = bytes(1 << 18), True
+    def end(self) -> None:
+        """Read the padding after the last entry to the end of the stream.
+
+        Raises:
+            IntegrityError: it is not only zeros, or longer than any writer makes it.
+        """
+        empty, start = bytes(1 << 18), self.position
         while piece := self._file.read(len(empty)):
             self.position += len(piece)
-            # Comparing is faster than stripping, and a sparse file may have gigabytes of them.
-            zeros = zeros and piece == (empty if len(piece) == len(empty) else bytes(len(piece)))
-        return zeros
+            if piece != (empty if len(piece) == len(empty) else bytes(len(piece))):
+                raise IntegrityError("a tar goes on after its end")
+            # A sparse file has gigabytes of zeros at no cost, and reading them takes seconds.
+            if self.position - start > _MOST_PADDING:
+                raise IntegrityError(f"a tar has more than {_MOST_PADDING >> 20} MiB of padding after its end")
 
 
 # `\0` is a regular file in the oldest format; `7` is a contiguous file, which most systems read as a regular one.
@@ -133,8 +140,7 @@ def entries(source: Source, *, skip: Callable[[int], None] | None = None) -> Ite
         _pass(source, entry, skip)
     # The tar ends at its first zero block. Some readers go on after it (GNU tar with --ignore-zeros), and would see
     # entries that were not checked here.
-    if not source.rest():
-        raise IntegrityError("a tar goes on after its end")
+    source.end()
 
 
 def _pass(source: Source, entry: Entry, skip: Callable[[int], None] | None) -> None:

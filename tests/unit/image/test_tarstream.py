@@ -58,6 +58,17 @@ def test_a_cut_tar_is_refused(size: int) -> None:
         read(tar(("a", b"x" * 600))[:size])
 
 
+def test_padding_up_to_the_limit_is_read() -> None:
+    """A tape's record of any real size may follow the end."""
+    assert [entry.name for entry, _ in read(tar(("a", b"x")) + bytes(1 << 20))] == ["a"]
+
+
+def test_padding_without_end_is_refused() -> None:
+    """A file with holes has gigabytes of zeros that cost nothing to send and seconds to read."""
+    with pytest.raises(IntegrityError, match="more than 64 MiB of padding"):
+        read(tar(("a", b"x")) + bytes(65 << 20))
+
+
 def test_what_follows_the_end_is_refused() -> None:
     with pytest.raises(IntegrityError, match="goes on after its end"):
         read(tar(("a", b"x")) + tar(("b", b"y")))
