@@ -47,6 +47,7 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+_NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)
 _FOLDER = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe must not wait for its writer. O_NOCTTY: nor may a terminal become this process's own.
@@ -106,6 +107,45 @@ class Budget:
         """
         if amount > self.left:
             raise UsageError(f"{where}: more than {self._what}", hint=hint)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a regular file, links followed; False for a name that no file can have."""
+    return (status := _status(path)) is not None and stat.S_ISREG(status.st_mode)
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder, links followed; False for a name that no folder can have."""
+    return (status := _status(path)) is not None and stat.S_ISDIR(status.st_mode)
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is anything, links followed; False for a name that nothing can have."""
+    return _status(path) is not None
+
+
+def fitting(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths below a folder that fit a pattern, sorted; none for a pattern that no name can fit."""
+    try:
+        return sorted(folder.glob(pattern))
+    except ValueError:
+        return []
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return []
+        raise
+
+
+def _status(path: Path) -> os.stat_result | None:
+    # A name from a file can have a NUL, or more bytes than a file system takes, where pathlib raises.
+    try:
+        return path.stat()
+    except ValueError:
+        return None
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return None
+        raise
 
 
 @contextlib.contextmanager

@@ -115,7 +115,7 @@ def planned(pairs: Iterable[tuple[str, str]], *, workdir: str, folder: Path, whe
 def _absolute(source: str, target: str, workdir: str, folder: Path, where: str) -> Copied:
     below = target if target.startswith("/") else f"{workdir}/{target}"
     final = str(PurePosixPath(below))
-    is_file = (folder / source).is_file()
+    is_file = foreign.is_file(folder / source)
     if target.endswith("/") and is_file:
         final = f"{final}/{PurePosixPath(source).name}"
     if final == workdir and is_file:
@@ -191,12 +191,12 @@ def _read(
         UsageError: there are none, or one is missing, unreadable, a secret, or a link out of the folder.
     """
     start, root = folder / copied.source, Path(os.path.realpath(folder))
-    if not start.exists():
+    if not foreign.exists(start):
         raise UsageError(f"{where}: copy: {start} does not exist", hint="change `from`, or create the file")
     # Before anything below it is listed: it may be a link to the root of the file system.
     if not _real(start).is_relative_to(root):
         raise _outside(start, folder, where, ignore)
-    paths = sorted(_walk(start, folder, where, limits, ignore)) if start.is_dir() else [start]
+    paths = sorted(_walk(start, folder, where, limits, ignore)) if foreign.is_folder(start) else [start]
     if not paths:
         raise UsageError(
             f"{where}: copy: {start} is empty, or all of its files are ignored",
@@ -206,7 +206,7 @@ def _read(
     files: list[ProjectFile] = []
     for path in paths:
         relative = path.relative_to(folder).as_posix()
-        if not _real(path).is_relative_to(root) or not path.is_file():
+        if not _real(path).is_relative_to(root) or not foreign.is_file(path):
             raise _outside(path, folder, where, ignore)
         below = path.relative_to(start).as_posix()
         target = (copied.target if below == "." else f"{copied.target}/{below}").strip("/")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError
 from envkit.plan import names
 from envkit.plan.requirements import Contents, Line, included, index, not_for, skip, sort, take
@@ -42,7 +43,7 @@ class Build:
         for source, target in reversed(self.copied):
             below = posixpath.relpath(absolute, target)
             file = posixpath.normpath(posixpath.join(source, below))
-            if not below.startswith("..") and (self.folder / file).exists():
+            if not below.startswith("..") and foreign.exists(self.folder / file):
                 return file
         return path.removeprefix("./") if folder == self.workdir else absolute
 
@@ -255,7 +256,7 @@ def _project(line: Line, path: str, build: Build, folder: str | None, choice: Ch
         return None
     for name, read in (("pyproject.toml", pyproject), ("setup.py", setup_py)):
         file = build.source(posixpath.join(path, name), folder or "/")
-        if Path(file).is_absolute() or not (build.folder / file).is_file():
+        if Path(file).is_absolute() or not foreign.is_file(build.folder / file):
             continue
         try:
             found = read(file, build.folder, choice)

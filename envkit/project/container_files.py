@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import strictyaml
+from envkit.ground import foreign, strictyaml
 from envkit.ground.errors import UsageError
 from envkit.lock.places import pip_settings
 from envkit.plan import copying, names
@@ -117,7 +117,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
     for problem in parsed.problems:
         if problem.line not in resolved:
             requirements += skip(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
-    build = Build(folder=folder, last_workdir="/", is_context="/" in name or (folder / ".git").exists())
+    build = Build(folder=folder, last_workdir="/", is_context="/" in name or foreign.exists(folder / ".git"))
     copied = _copied_stages(items, image, _ANY)
     # The packages of an environment that the image copies are packages of the image.
     environments = {
@@ -316,7 +316,7 @@ def _is_there(program: str, build: Build) -> bool:
         return True
     for source, target in build.copied:
         below = posixpath.relpath(path, target)
-        if not below.startswith("..") and (build.folder / source / below).exists():
+        if not below.startswith("..") and foreign.exists(build.folder / source / below):
             return True
     return False
 
@@ -471,16 +471,16 @@ def _copied(step: _Step) -> Contents:
         own = posixpath.normpath(source.lstrip("/")) if source.strip("/") else "."
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
         # COPY copies the contents of a folder, not the folder itself.
-        into = is_folder and not (build.folder / own).is_dir()
+        into = is_folder and not foreign.is_folder(build.folder / own)
         to = build.to(f"{target.rstrip('/') or target}/" if into else target)
         build.copied.append((own, build.target(posixpath.join(target, posixpath.basename(own)) if into else target)))
         why = copying.check(own, to) or (
             None
-            if (build.folder / own).exists()
+            if foreign.exists(build.folder / own)
             else "the file is not in the folder of the Dockerfile; envkit init --context DIR reads another"
         )
         # `docker build -f docker/Dockerfile .` copies from the folder above.
-        is_above = not build.is_context and (build.folder.resolve().parent / own).is_file()
+        is_above = not build.is_context and foreign.is_file(build.folder.resolve().parent / own)
         note = "the folder above has such a file, too; envkit init --context DIR takes it from there"
         copied = Setting(field="copy", value=json.dumps([own, to]), line=line, note=note if is_above else "")
         own_line = line if len(sources) == 1 else replace(line, text=f"{item.keyword} {source} {target}")
@@ -499,7 +499,7 @@ def _of_stage(step: _Step, words: Sequence[str]) -> Contents | None:
     for file, place in stage.copied:
         below = posixpath.relpath(place, source)
         # What the stage copied above this folder is more than what is taken from it.
-        if below.startswith("..") or not (step.build.folder / file).exists():
+        if below.startswith("..") or not foreign.exists(step.build.folder / file):
             continue
         to = step.build.to(target if below == "." else posixpath.join(target, below))
         if copying.check(file, to) is None:
@@ -519,7 +519,7 @@ def _pip_conf(step: _Step, source: str, target: str) -> Contents | None:
     """Return the settings of a file that becomes pip's configuration; None for every other copy."""
     path = posixpath.join(target, posixpath.basename(source)) if target.endswith("/") else target
     file = step.build.folder / source.lstrip("/")
-    if not _PIP_CONF.fullmatch(path) or not file.is_file():
+    if not _PIP_CONF.fullmatch(path) or not foreign.is_file(file):
         return None
     try:
         settings = pip_settings(strictyaml.text_of(file, root=step.build.folder))
@@ -534,7 +534,7 @@ def _fitting(source: str, folder: Path) -> list[str]:
     pattern = posixpath.normpath(source.lstrip("/") or ".")
     if not re.search(r"[*?\[]", pattern) or pattern.startswith("..") or "**" in pattern:
         return [source]
-    return sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern))
+    return [path.relative_to(folder).as_posix() for path in foreign.fitting(folder, pattern)]
 
 
 def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Contents:

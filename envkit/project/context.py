@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import strictyaml
+from envkit.ground import foreign, strictyaml
 from envkit.ground.errors import UsageError
 from envkit.project.container_files import copied_files
 
@@ -36,10 +36,15 @@ def context_of(path: Path) -> Context:
     folder, where = named.popitem() if len(named) == 1 else (own, "")
     if not path.resolve().is_relative_to(folder):
         folder = own
-    missing = [source for source in copied if not (folder / source).exists()]
-    root = next((above for above in own.parents if (above / ".git").exists()), None)
+    missing = [source for source in copied if not foreign.exists(folder / source)]
+    root = next((above for above in own.parents if foreign.exists(above / ".git")), None)
     # A Compose file that moved with its Dockerfile may still name the folder where it was.
-    if missing and root and not (own / ".git").exists() and all((root / source).exists() for source in copied):
+    if (
+        missing
+        and root
+        and not foreign.exists(own / ".git")
+        and all(foreign.exists(root / source) for source in copied)
+    ):
         return Context(folder=root, why=f"only the repository has {missing[0]}")
     return Context(folder=path.parent if folder == own else folder, why=f"{where} names it" if folder != own else "")
 
@@ -66,7 +71,7 @@ def _of_compose(path: Path) -> Iterator[tuple[Path, str]]:
 def _above(folder: Path) -> Iterator[Path]:
     """Yield a folder and those above it, up to that of the repository."""
     above = [folder, *folder.parents]
-    root = next((at for at, one in enumerate(above) if (one / ".git").exists()), _MOST_ABOVE)
+    root = next((at for at, one in enumerate(above) if foreign.exists(one / ".git")), _MOST_ABOVE)
     yield from above[: root + 1]
 
 
@@ -80,4 +85,4 @@ def _built(service: Any, folder: Path, dockerfile: Path) -> Path | None:
     if re.search(r"\$|://|\0", context + file):
         return None
     found = (folder / context).resolve()
-    return found if (found / file).resolve() == dockerfile and found.is_dir() else None
+    return found if (found / file).resolve() == dockerfile and foreign.is_folder(found) else None

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground import strictyaml
+from envkit.ground import foreign, strictyaml
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
 from envkit.plan.definition import NO_FLAGS, SCHEMA, Definition, parse, shipped, target_of
 from envkit.plan.definition import load as load_definition
@@ -50,7 +50,7 @@ def _pyproject(name: str, folder: Path, choice: Choice) -> Contents:
     requirements = pyproject(name, folder, choice)
     if not describes_project(folder / name):
         # Then setuptools reads its older files, and the pyproject.toml only configures tools.
-        older = next(((file, read) for file, read in _OLDER if (folder / file).is_file()), None)
+        older = next(((file, read) for file, read in _OLDER if foreign.is_file(folder / file)), None)
         requirements += older[1](older[0], folder, choice) if older else Contents()
     requirements = _with_pinned_python(requirements, folder)
     return requirements + pixi(name, folder, choice) if has_pixi(folder / name) else requirements
@@ -62,7 +62,7 @@ _PINNED = ".python-version"
 def _with_pinned_python(contents: Contents, folder: Path) -> Contents:
     """Return contents with the Python of the file that uv and pyenv run a project with, if the project allows it."""
     try:
-        text = strictyaml.text_of(folder / _PINNED, root=folder) if (folder / _PINNED).is_file() else ""
+        text = strictyaml.text_of(folder / _PINNED, root=folder) if foreign.is_file(folder / _PINNED) else ""
     except UsageError:  # another file that cannot be read says nothing of this one
         return contents
     python = python_version(next(iter(text.split()), ""))
@@ -172,8 +172,8 @@ def is_project(name_or_path: str) -> bool:
     if name_or_path in shipped():
         return False
     if path.suffix in (".yml", ".yaml") and path.name not in FILES:
-        return path.is_file() and is_environment(path)
-    return path.is_dir() or kinds.kind_of(path) is not None
+        return foreign.is_file(path) and is_environment(path)
+    return foreign.is_folder(path) or kinds.kind_of(path) is not None
 
 
 def load(
@@ -196,9 +196,9 @@ def load(
     if not is_project(name_or_path):
         return load_definition(name_or_path, given), ()
     path = Path(name_or_path)
-    if path.is_dir():
+    if foreign.is_folder(path):
         path = path / choose(path)[0]
-    if not path.is_file():
+    if not foreign.is_file(path):
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     found = context(path)
     name, folder = located(path)
@@ -224,7 +224,7 @@ def choose(folder: Path) -> tuple[str, tuple[str, ...]]:
     Raises:
         UsageError: the folder has no such file.
     """
-    present = [name for name in FILES if (folder / name).is_file()]
+    present = [name for name in FILES if foreign.is_file(folder / name)]
     if not present:
         raise UsageError(
             f"{folder.resolve()} has none of {', '.join(FILES)}",
@@ -315,7 +315,7 @@ def is_dockerfile(path: Path) -> bool:
 
 def context(path: Path) -> Context:
     """Return the build context of a Dockerfile (`envkit.project.context`); of any other file, its folder."""
-    return context_of(path) if path.is_file() and is_dockerfile(path) else Context(folder=path.parent, why="")
+    return context_of(path) if foreign.is_file(path) and is_dockerfile(path) else Context(folder=path.parent, why="")
 
 
 def located(path: Path) -> tuple[str, Path]:

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from envkit.ground import strictyaml, trees
+from envkit.ground import foreign, strictyaml, trees
 from envkit.ground.errors import UsageError
 
 NAMES = (
@@ -59,7 +59,7 @@ def _of_devcontainer(path: Path) -> str:
     """Return the next command for a dev container: with the Dockerfile that it is built from, if it names one."""
     named = _BUILT.search(_text(path))
     built = path.parent / named[1] if named else None
-    if built is None or not built.is_file():
+    if built is None or not foreign.is_file(built):
         return "envkit init FILE reads a Dockerfile or a requirements file"
     return f"envkit init {shlex.quote(str(built))}, the Dockerfile that it is built from"
 

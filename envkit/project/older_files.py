@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import strictyaml
+from envkit.ground import foreign, strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan.requirements import Contents, Line, included, skip
 from envkit.project.choice import DEFAULT, Choice
@@ -131,7 +131,7 @@ def setup_py(name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
 
 
 def _has_options(path: Path) -> bool:
-    text = strictyaml.text_of(path, root=path.parent) if path.is_file() else ""
+    text = strictyaml.text_of(path, root=path.parent) if foreign.is_file(path) else ""
     return re.search(r"^\[options\]", text, re.MULTILINE) is not None
 
 
@@ -177,7 +177,7 @@ class _Reader:
         if node is None:
             return []
         line = Line(where=f"{self._name}:{node.lineno}", text="install_requires")
-        files = [file for file in dict.fromkeys(self._files(node)) if (self._folder / file).is_file()]
+        files = [file for file in dict.fromkeys(self._files(node)) if foreign.is_file(self._folder / file)]
         for file in files:
             self.rest += included(Line(where=line.where, text=file), file, self._folder)
         if not files:

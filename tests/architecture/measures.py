@@ -22,6 +22,7 @@ _X86, _ARM = {"x86_64", "amd64", "linux/amd64"}, {"aarch64", "arm64", "linux/arm
 _LOCKS = {"flock", "lockf"}
 _MODE = re.compile(r"[rwxa][bt+]{0,2}")
 _WORDS = {"encoding", "errors", "buffering", "newline"}  # of open(), besides the mode
+_PROBES = {"is_file", "is_dir", "exists"}
 _ARCHIVES = {"tarfile", "gzip", "bz2", "lzma", "zipfile"}  # `tarfile.open(path, "r")` reads what was opened elsewhere
 _STORE_WRITERS = ("write_atomic", "write_new", "replacing")
 
@@ -60,6 +61,17 @@ def lock_callers(found: list[Module]) -> set[str]:
 def openers(found: list[Module]) -> set[str]:
     """Return the modules that open or read files by themselves."""
     return {one.name for one in found if any(map(_opens, nodes(one.tree)))}
+
+
+def probers(found: list[Module]) -> set[str]:
+    """Return the modules that ask pathlib whether there is a file: it raises for a name that no file can have."""
+    return {
+        one.name for one in found if any(_called(node) in _PROBES for node in nodes(one.tree) if not _is_door(node))
+    }
+
+
+def _is_door(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _receiver(node) == "foreign"
 
 
 def parsers(found: list[Module]) -> set[str]:

@@ -61,6 +61,12 @@ def test_a_second_way_to_open_a_file_is_seen(tmp_path: Path, second: str) -> Non
     assert measures.openers(package(tmp_path, none=_NOT_OPENED, second=second)) == {"made.second"}
 
 
+@pytest.mark.parametrize("second", ["path.is_file()", "(folder / name).is_dir()", "all(x.exists() for x in paths)"])
+def test_a_probe_of_pathlib_is_seen(tmp_path: Path, second: str) -> None:
+    none = "from made import foreign\nforeign.is_file(path)\nforeign.exists(folder / name)"
+    assert measures.probers(package(tmp_path, none=none, second=second)) == {"made.second"}
+
+
 @pytest.mark.parametrize(
     "second",
     [

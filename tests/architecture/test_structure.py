@@ -98,6 +98,11 @@ def test_files_of_others_pass_one_door(
     assert sum(map(len, listed.values())) == len(set().union(*listed.values()))
 
 
+def test_names_in_projects_are_probed_through_the_door(package: list[measures.Module]) -> None:
+    """pathlib raises for a name that is too long or has a NUL, and such a name is one line of a project's file."""
+    assert {name for name in measures.probers(package) if name.startswith("envkit.project.")} == set()
+
+
 def test_no_other_module_reads_toml(package: list[measures.Module]) -> None:
     assert measures.takers(package, "tomllib", "loads") == set()
     plain = {one.name for one in package if measures.imports(one, "tomllib")}
