@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit import __version__
+from envkit.assemble import sif
 from envkit.assemble.assemble import Site, assemble
 from envkit.assemble.outputs import Output, check_output, deliver, parse_output, repositories
 from envkit.engines import host_environment, journal, locked_base
@@ -150,11 +151,18 @@ class EmbeddedBuilder:
             )
             _require_base(lock, site)
             made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
-            if pusher is not None:  # a pushed image is also kept here, so that it can be verified
+            if pusher is not None:
                 pushed = pusher.finish(made.image, reporter)
                 reporter.note(f"pushed {pushed.reference}")
-                output = self._state_output(plan, options.tags)
-            location = deliver(made.image, output, options.tags, reporter, place=made.place)
+            # What was pushed or converted is also kept here, so that it can be verified.
+            kept = self._state_output(plan, options.tags) if pusher or output.kind == "sif" else output
+            location = deliver(made.image, kept, options.tags, reporter, place=made.place)
+            if output.kind == "sif":
+                assert output.path is not None
+                assert kept.path is not None
+                limit_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                sif.write(kept.path, output.path, log, reporter, limit_s=limit_s)
+                reporter.note(f"wrote {output.path}")
             made.settle()
         return BuiltImage(
             id=made.image.id,

@@ -1,4 +1,4 @@
-"""Outputs of a build: `oci:DIR`, `docker-archive:FILE`, `docker-daemon` or `registry:REFERENCE`."""
+"""Outputs of a build: `oci:DIR`, `docker-archive:FILE`, `sif:FILE`, `docker-daemon` or `registry:REFERENCE`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.assemble import sif
 from envkit.assemble.compress import GZIP
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.image.archive import stream, write_archive
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image, Layer
 
-KINDS = ("oci", "docker-archive", "docker-daemon", "registry")
-_FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/NAME:TAG"
+KINDS = ("oci", "docker-archive", "sif", "docker-daemon", "registry")
+_FORMS = "--output oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or registry:HOST/NAME:TAG"
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # Names that other tools use for these outputs.
-_FOREIGN = {"docker": "registry", "oci-layout": "oci", "docker-tar": "docker-archive", "daemon": "docker-daemon"}
+_FOREIGN = {"docker": "registry", "oci-layout": "oci", "docker-tar": "docker-archive", "daemon": "docker-daemon",
+            "apptainer": "sif", "singularity": "sif"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Output:
     """A destination for an image."""
 
     kind: str  # one of KINDS
-    path: Path | None = None  # the folder of a layout, the file of an archive
+    path: Path | None = None  # the folder of a layout, the file of an archive or SIF
     name: str | None = None  # the tag in a layout, or the image's name in an engine
     reference: Reference | None = None  # in a registry
 
@@ -55,6 +57,8 @@ def parse_output(text: str) -> Output:
             return _layout(text, rest)
         case "docker-archive" if rest:
             return _archive(text, rest)
+        case "sif" if rest:
+            return Output(kind=kind, path=_file(text, kind, rest, "image.sif"))
         case "docker-daemon" if rest or not sign:
             return Output(kind=kind, name=_name(text, rest) if rest else None)
         case "registry" if rest:
@@ -69,6 +73,7 @@ def check_output(options: BuildOptions) -> None:
 
     Raises:
         UsageError: the output is invalid, or an option for registries is given with another kind of output.
+        EnvironmentProblem: the program that writes this kind is missing.
     """
     output = parse_output(options.output) if options.output else None
     if output is not None and output.kind.startswith("docker-") and options.compression != GZIP:
@@ -76,6 +81,8 @@ def check_output(options: BuildOptions) -> None:
             f"--compression {options.compression} does not work with {output.kind}: Docker before 25 cannot read zstd",
             hint="use --output oci:DIR or registry:HOST/NAME:TAG, or omit --compression",
         )
+    if output is not None and output.kind == "sif":
+        sif.client()
     if output is not None and output.reference is not None:
         repositories(output.reference, options.mount_from)
         return
@@ -119,7 +126,7 @@ def deliver(
 
     Args:
         image: every layer has its blob.
-        output: the destination; not a registry, see `envkit.registry.push`.
+        output: the destination; not a registry (`envkit.registry.push`) or a SIF file (`envkit.assemble.sif`).
         names: the names of the image in engines, 'name:tag' each; the name in `output` is added.
         reporter: gets steps and bytes.
         place: puts a layer's blob into a layout.
@@ -186,12 +193,15 @@ def _layout(text: str, rest: str) -> Output:
 def _archive(text: str, rest: str) -> Output:
     # The first colon: the name can contain more of them (HOST:PORT/NAME:TAG).
     file, _, name = rest.partition(":")
-    path = _path(text, file)
-    if path.is_dir():
-        raise UsageError(
-            f"--output {text!r:.200}: {file} is a folder", hint=f"--output docker-archive:{file}/image.tar"
-        )
+    path = _file(text, "docker-archive", file, "image.tar")
     return Output(kind="docker-archive", path=path, name=_name(text, name) if name else None)
+
+
+def _file(text: str, kind: str, typed: str, example: str) -> Path:
+    path = _path(text, typed)
+    if path.is_dir():
+        raise UsageError(f"--output {text!r:.200}: {typed} is a folder", hint=f"--output {kind}:{typed}/{example}")
+    return path
 
 
 def _registry(text: str, rest: str) -> Output:

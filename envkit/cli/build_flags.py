@@ -256,7 +256,7 @@ build_options = applied(
             Section.PUBLISH,
             "--output",
             metavar="DEST",
-            help="Embedded engine: oci:DIR, docker-archive:FILE, docker-daemon or registry:REF. "
+            help="Embedded engine: oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or registry:REF. "
             "[an OCI layout in the state folder]",
         ),
         option(

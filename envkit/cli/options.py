@@ -243,7 +243,8 @@ request_options = applied(
             "with_",
             metavar="PACKAGE",
             multiple=True,
-            help="Choose a torch for torchaudio, 'torchvision==0.21.*', torchtext or torchcodec. Repeatable.",
+            help="Choose a torch for torchaudio, 'torchvision==0.21.*', torchtext or torchcodec; "
+            "add another package to the image: 'einops>=0.7'. Repeatable.",
         ),
         option(Section.REQUEST, "--torchvision", metavar="VERSION", help="The same as --with torchvision==VERSION."),
         option(

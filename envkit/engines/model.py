@@ -75,7 +75,7 @@ class BuildOptions:
     template_dirs: tuple[Path, ...] = ()
     log_file: Path | None = None
     secrets: tuple[tuple[str, Path], ...] = ()  # BuildKit: (id, file)
-    output: str | None = None  # embedded: 'oci:DIR', 'docker-archive:FILE', 'docker-daemon' or 'registry:REFERENCE'
+    output: str | None = None  # embedded: `--output`, see envkit.assemble.outputs
     wheel_dir: Path | None = None  # embedded: folder of wheels that need not be downloaded
     offline: bool = False  # embedded: download nothing
     compression: str = "gzip"  # embedded: 'gzip' | 'zstd', for the layers of packages

@@ -11,7 +11,7 @@ from envkit.fleet.matrix import Matrix, Row, Value, rows_of
 from envkit.fleet.model import Cell, Impossible
 from envkit.fleet.names import cell_name, marked
 from envkit.ground.errors import ConflictError, UsageError
-from envkit.pipeline.asking import Asked, Note, allowing
+from envkit.pipeline.asking import Asked, Note, adding, allowing
 from envkit.plan.definition import overlaid
 from envkit.plan.planner import Given
 from envkit.resolve.request import FIELDS
@@ -66,11 +66,13 @@ def expand(
     impossible: list[Impossible] = []
     faults: list[str] = []
     for name, axes, row in _named(rows, definitions):
-        image, changed = str(dict(row)[_IMAGE]), _changes(row, f"{matrix.where}: {name}", allow_source)
+        image = str(dict(row)[_IMAGE])
         try:
+            fields, add = adding({**given, **_request(row)})
+            changed = _changes(row, f"{matrix.where}: {name}", allow_source, add)
             asked = Asked(
                 definition=image,
-                fields={**given, **_request(row)},
+                fields=fields,
                 facts=facts,
                 note=note,
                 changed=changed,
@@ -127,12 +129,14 @@ def _text(value: Value) -> str:
     return "_".join(value) if isinstance(value, tuple) else "true" if value is True else str(value)
 
 
-def _changes(row: Row, where: str, allow_source: Sequence[str]) -> Callable[[Definition], Definition]:
+def _changes(
+    row: Row, where: str, allow_source: Sequence[str], add: Callable[[Definition], Definition]
+) -> Callable[[Definition], Definition]:
     """Return what a row and flags change in the definition of its image; it raises UsageError if a value is invalid."""
     allowed = allowing(allow_source)
     own = {key: value for key, value in row if key not in (*FIELDS, BASE, _IMAGE) and value is not None}
     tree = {key: list(value) if isinstance(value, tuple) else value for key, value in own.items()}
-    return lambda definition: allowed(overlaid(definition, tree, where))
+    return lambda definition: add(allowed(overlaid(definition, tree, where)))
 
 
 def _request(row: Row) -> dict[str, Value]:

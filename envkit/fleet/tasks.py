@@ -89,7 +89,7 @@ def output_of(output: str | None, name: str) -> str | None:
         )
     if parsed.path is None:
         return output
-    return f"{kind}:{parsed.path}/{name}" + (".tar" if kind == "docker-archive" else "")
+    return f"{kind}:{parsed.path}/{name}" + {"docker-archive": ".tar", "sif": ".sif"}.get(kind, "")
 
 
 def in_order(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> list[tuple[Cell, BuildTask]]:

@@ -110,6 +110,8 @@ def gpus_of(driver: Driver, facts: Facts) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
+_NAME = re.compile(r"[A-Za-z0-9._-]*")
+_SLIP = 0.85  # likeness from which a name is a slip of another: torchvison is, torchao and torchtnt are not
 _REQUIREMENT = re.compile(r"(torch|torchvision|torchaudio|torchtext|torchcodec)\s*([<>!~=]{1,2}.*)", re.IGNORECASE)
 
 
@@ -142,13 +144,64 @@ def asked(
 ) -> Asked:
     """Return what a user asks for: a definition or a project's file (None: the default image) with fields over it.
 
-    `allow_source` has entries that are added to those of the definition.
+    `allow_source` has entries that are added to those of the definition. In the field `with`, packages that are not
+    chosen with torch are added to the definition's `pip`.
+
+    Raises:
+        UsageError: an entry is invalid.
     """
     from envkit.plan.planner import DEFAULT  # noqa: PLC0415 - doubles the start-up time
 
+    allow, (rest, add) = allowing(allow_source), adding(fields)
     return Asked(
-        definition=definition or DEFAULT, fields=fields, facts=facts, note=note, changed=allowing(allow_source)
+        definition=definition or DEFAULT,
+        fields=rest,
+        facts=facts,
+        note=note,
+        changed=lambda definition: add(allow(definition)),
     )
+
+
+def adding(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[[Definition], Definition]]:
+    """Return fields whose `with` has only packages that are chosen with torch, and a function that adds the others.
+
+    They are added to a definition's `pip`, in place of its own requirements for the same packages.
+
+    Raises:
+        UsageError: one is not a requirement.
+    """
+    from envkit.plan.names import pip_spec  # noqa: PLC0415 - doubles the start-up time
+
+    typed = tuple(fields.get("with") or ())
+    packages = tuple(text for text in typed if not _is_companion(text))
+    if not packages:
+        return fields, lambda definition: definition
+    for text in packages:
+        if (why := pip_spec(text)) is not None:
+            raise UsageError(f"--with: {text!r:.200} {why}", hint="--with 'einops>=0.7'")
+    names = {_package_of(text) for text in packages}
+
+    def added(definition: Definition) -> Definition:
+        kept = (text for text in definition.pip if _package_of(text) not in names)
+        return replace(definition, pip=tuple(dict.fromkeys((*kept, *packages))))
+
+    return {**fields, "with": tuple(text for text in typed if text not in packages)}, added
+
+
+def _package_of(text: str) -> str:
+    """Return the normal form of the name that a requirement begins with."""
+    from envkit.image.packages import normal  # noqa: PLC0415 - as above
+
+    match = _NAME.match(text.strip())
+    return normal(match[0]) if match else ""
+
+
+def _is_companion(text: str) -> bool:
+    """Return whether the name is one that is chosen with torch, or nearly: a slip must not fetch another's package."""
+    from envkit.ground.text import similar  # noqa: PLC0415 - as above
+    from envkit.resolve.companions import COMPANION_PACKAGES  # noqa: PLC0415 - as above
+
+    return bool(similar(_package_of(text), COMPANION_PACKAGES, n=1, cutoff=_SLIP))
 
 
 def allowing(sources: Sequence[str]) -> Callable[[Definition], Definition]:

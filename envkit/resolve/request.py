@@ -189,7 +189,7 @@ def _package(text: str, name: str) -> WantedPackage:
     match = _PACKAGE.fullmatch(text.strip())
     package = match["name"].lower().replace("_", "-") if match else ""
     if match is None or package not in COMPANION_PACKAGES:
-        hint = f"use {', '.join(COMPANION_PACKAGES)}; other packages go into a definition (envkit init)"
+        hint = f"use {', '.join(COMPANION_PACKAGES)}; for other packages envkit lock --with, or a definition"
         raise UsageError(f"{name}: {text!r:.60} is not a package that is chosen with torch", hint=hint)
     # A local version names a variant, which --cuda chooses.
     version = match["version"].strip().partition("+")[0]

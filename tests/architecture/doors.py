@@ -83,8 +83,8 @@ WRITERS = {
     "the door itself, and atomic files": {"envkit.ground.foreign", "envkit.ground.store"},
     "what the user typed": {
         "envkit.cli.cover", "envkit.cli.export", "envkit.cli.init", "envkit.cli.matrix_update", "envkit.cli.output",
-        "envkit.cli.record_output", "envkit.image.archive", "envkit.image.layout", "envkit.lock.store",
-        "envkit.verify.baseline", "envkit.verify.record", "envkit.verify.trace",
+        "envkit.cli.record_output", "envkit.assemble.sif", "envkit.image.archive", "envkit.image.layout",
+        "envkit.lock.store", "envkit.verify.baseline", "envkit.verify.record", "envkit.verify.trace",
     },
     "the state and cache of this user": {
         "envkit.assemble.cache_archive", "envkit.assemble.cache_prune", "envkit.engines.journal",

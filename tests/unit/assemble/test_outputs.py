@@ -9,7 +9,7 @@ from envkit.engines.model import BuildOptions
 from envkit.ground.errors import UsageError
 from envkit.image.reference import parse_reference
 
-FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/NAME:TAG"
+FORMS = "--output oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or registry:HOST/NAME:TAG"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/N
             "docker-archive:a.tar:localhost:5000/train:1",
             Output(kind="docker-archive", path=Path("a.tar"), name="localhost:5000/train:1"),
         ),
+        ("sif:a b/train.sif", Output(kind="sif", path=Path("a b/train.sif"))),
         ("docker-daemon", Output(kind="docker-daemon")),
         ("docker-daemon:train:1", Output(kind="docker-daemon", name="train:1")),
         (
@@ -45,6 +46,8 @@ def test_forms(text: str, wanted: Output) -> None:
         ("oci:", "--output 'oci:': a value is missing after the colon", FORMS),
         ("oci::1", "--output 'oci::1': '1' is not a tag", "--output oci:DIR:TAG"),
         ("oci:out:a b", "--output 'oci:out:a b': 'a b' is not a tag", "--output oci:DIR:TAG"),
+        ("sif:", "--output 'sif:': a value is missing after the colon", FORMS),
+        ("apptainer:a.sif", "--output 'apptainer:a.sif': unknown kind 'apptainer'", "--output sif:a.sif"),
         ("docker-daemon:", "--output 'docker-daemon:': a value is missing after the colon", FORMS),
         ("docker-archive::x", "--output 'docker-archive::x' has no valid path", FORMS),
         (
