@@ -46,10 +46,10 @@ def test_an_unknown_topic_names_the_nearest(capsys: pytest.CaptureFixture[str]) 
     ("words", "first", "line"),
     [
         (["offline"], "mirrors", "$ envkit build image.yaml --engine embedded --locked envkit.lock --offline"),
-        (["flash-attn"], "extensions", "pip: [flash-attn]"),
-        (["flash_attn"], "extensions", "pip: [flash-attn]"),
+        (["flash-attn"], "extensions", "--with flash-attn"),
+        (["flash_attn"], "extensions", "--with flash-attn"),
         (["slow"], "slow-training", "data-bound"),
-        (["singularity"], "apptainer", "singularity"),
+        (["singularity"], "apptainer", "Singularity"),
         (["NCCL", "hang"], "troubleshooting", "NCCL_DEBUG=INFO"),
         (["proxy"], "mirrors", "proxy"),
         (["notebook"], "run-it", "$ envkit run jupyter"),
