@@ -106,6 +106,13 @@ def zstd_with_a_window_of_a_gigabyte(folder: Path) -> list[str]:
 @refused(says=("inflates to more than",))
 def a_gzip_bomb(folder: Path) -> list[str]:
     squeezed = gzip.compress(bytes(64 << 20), 9)
+    first = gzip.compress(header(b"a", b"%011o" % (20 * 64 << 20)))
+    return read(folder, blob(first + squeezed * 20, b"x"))
+
+
+@refused(says=("more than 64 MiB of padding after its end",))
+def a_gzip_bomb_of_padding(folder: Path) -> list[str]:
+    squeezed = gzip.compress(bytes(64 << 20), 9)
     return read(folder, blob(squeezed * 20, b"x"))
 
 

@@ -1,0 +1,50 @@
+"""Apptainer, which stable Debian does not have: a root of Debian unstable with it, and a program that runs it there."""
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from tests.world import apt
+from tests.world.places import UnavailableError, cache, locked, say
+
+SUITE = "unstable"
+
+
+def program() -> Path:
+    """Return a program `apptainer`; it sees this machine's /tmp, /root, /home and the cache of the tests.
+
+    Raises:
+        UnavailableError: the root cannot be built here.
+    """
+    with locked("apptainer"):
+        folder = cache("apptainer")
+        root, path = folder / "root", folder / "bin" / "apptainer"
+        if not path.exists():
+            _bootstrap(root)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(_script(root))
+            path.chmod(0o755)
+    return path
+
+
+def _script(root: Path) -> str:
+    shared = ("/tmp", "/root", "/home", str(cache("apptainer").parent))
+    binds = " ".join(f"--bind-try {folder} {folder}" for folder in shared)
+    system = "--dev-bind /dev /dev --proc /proc --ro-bind-try /sys /sys --ro-bind /etc/hosts /etc/hosts"
+    options = f"--bind {root} / {system} {binds}"
+    bwrap = apt.require("bwrap", "bubblewrap")
+    return f'#!/bin/sh\nexec {bwrap} {options} --chdir "$PWD" -- /usr/bin/apptainer "$@"\n'
+
+
+def _bootstrap(root: Path) -> None:
+    if os.geteuid() != 0:
+        raise UnavailableError("building a Debian root with mmdebstrap needs root here")
+    main = next(source for source in apt.debian_sources() if "-" not in source.suite)
+    command = [apt.require("mmdebstrap", "mmdebstrap"), "--quiet", "--mode=root", "--variant=apt"]
+    command += [f"--aptopt={option}" for option in apt.carried_options()]
+    command += ["--include=apptainer", SUITE, str(root), replace(main, suite=SUITE).line()]
+    say("building a root of Debian unstable with Apptainer (about a minute)")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UnavailableError(f"mmdebstrap: {done.stderr.strip()[-600:]}")
