@@ -13,13 +13,12 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import tell
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, flag, new_command, option
 from envkit.cli.options import (
+    PATH,
     ProgressOptions,
     deadline_of,
     exclude,
-    gathered,
-    group,
     load_settings,
     progress_options,
     timeout_option,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from envkit.attest.subject import Subject
     from envkit.image.reference import Reference
 
-_FILE = click.Path(path_type=Path)
 _HELP = """Attach SBOM, provenance and verification records to IMAGE in its registry.
 
 \b
@@ -52,18 +50,27 @@ Exit codes: 0 attached, 4 no lock, 8 registry refused, 10 a record, plan or lock
 class AttestFlags:
     """The options of `envkit attest`."""
 
-    image: str | None
-    records: tuple[Path, ...]
-    key_file: Path | None
-    keyless: bool
-    unsigned: bool
-    plan_file: Path | None
-    lock_file: Path | None
-    new_key: Path | None
-    passphrase_file: Path | None
-    timeout: float | None
-    as_json: bool
-    progress: ProgressOptions = group(ProgressOptions)
+    image: str | None = argument(required=False, shell_complete=shell_values.pushed)
+    records: tuple[Path, ...] = option(
+        Section.INPUT, "--record FILE", multiple=True, type=PATH, help="Verification record; repeatable."
+    )
+    key_file: Path | None = option(Section.SIGNATURES, "--key FILE", type=PATH, help="Private key to sign with.")
+    keyless: bool = flag(
+        Section.SIGNATURES, "--keyless", help="Sign with sigstore, using your identity at an identity provider."
+    )
+    unsigned: bool = flag(Section.SIGNATURES, "--unsigned", help="Attach unsigned: anyone could have written it.")
+    plan_file: Path | None = option(Section.INPUT, "--plan FILE", type=PATH, help="Plan of the image.")
+    lock_file: Path | None = option(Section.INPUT, "--lock FILE", type=PATH, help="Lock of the image.")
+    new_key: Path | None = option(Section.SIGNATURES, "--new-key FILE", type=PATH, help="Create a key pair and exit.")
+    passphrase_file: Path | None = option(
+        Section.SIGNATURES,
+        "--passphrase-file FILE",
+        type=PATH,
+        help="File whose first line is the private key's passphrase. [prompt if needed; none for new keys]",
+    )
+    timeout: float | None = timeout_option()
+    as_json: bool = flag(Section.OUTPUT, "--json", help="Print JSON (schema envkit.attest/1).")
+    progress: ProgressOptions = progress_options()
 
     def reference(self) -> Reference:
         """Return the image, after checking that the other options make sense with it.
@@ -113,39 +120,7 @@ class AttestFlags:
         )
 
 
-@new_command("attest", help=_HELP)
-@click.argument("image", required=False, shell_complete=shell_values.pushed)
-@option(
-    Section.INPUT,
-    "--record",
-    "records",
-    multiple=True,
-    type=_FILE,
-    metavar="FILE",
-    help="Verification record; repeatable.",
-)
-@option(Section.SIGNATURES, "--key", "key_file", type=_FILE, metavar="FILE", help="Private key to sign with.")
-@option(
-    Section.SIGNATURES,
-    "--keyless",
-    is_flag=True,
-    help="Sign with sigstore, using your identity at an identity provider.",
-)
-@option(Section.SIGNATURES, "--unsigned", is_flag=True, help="Attach unsigned: anyone could have written it.")
-@option(Section.INPUT, "--plan", "plan_file", type=_FILE, metavar="FILE", help="Plan of the image.")
-@option(Section.INPUT, "--lock", "lock_file", type=_FILE, metavar="FILE", help="Lock of the image.")
-@option(Section.SIGNATURES, "--new-key", type=_FILE, metavar="FILE", help="Create a key pair and exit.")
-@option(
-    Section.SIGNATURES,
-    "--passphrase-file",
-    type=_FILE,
-    metavar="FILE",
-    help="File whose first line is the private key's passphrase. [prompt if needed; none for new keys]",
-)
-@timeout_option()
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.attest/1).")
-@progress_options()
-@gathered(AttestFlags)
+@new_command("attest", AttestFlags, help=_HELP)
 def command(flags: AttestFlags) -> None:
     """See `_HELP`."""
     from envkit.attest.keyless import Keyless

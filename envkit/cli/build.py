@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.build_flags import SCHEMA, BuildFlags, build_options
+from envkit.cli.build_flags import SCHEMA, BuildFlags
 from envkit.cli.console import tell
 from envkit.cli.declare import new_command, verbosity
-from envkit.cli.options import STDOUT, deadline_of, definitions_argument, exclude, gathered
+from envkit.cli.options import STDOUT, deadline_of, exclude
 from envkit.cli.output import FailureDocument, aligned, write_document
 from envkit.cli.record_output import ReportTarget, check_reports, publish, write_reports
 from envkit.ground.errors import EnvironmentProblem, InterruptedRun
@@ -31,10 +31,7 @@ _LONGEST = 4  # steps in the line on the time; -v shows all
 _AGAIN = "run the same command again; finished downloads and layers are reused"
 
 
-@new_command("build")
-@definitions_argument
-@build_options
-@gathered(BuildFlags)
+@new_command("build", BuildFlags)
 def command(flags: BuildFlags) -> int:
     """Build images and verify them. The exit code is that of verification (see `envkit verify --help`).
 

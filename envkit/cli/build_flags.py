@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, option
+from envkit.cli.declare import Section, flag, group, option
 from envkit.cli.options import (
+    PATH,
     DocumentOptions,
     ProgressOptions,
     RegistryFlags,
     RequestOptions,
+    allow_cpu_option,
     allow_source_option,
-    applied,
+    definitions_argument,
     document_options,
     exclude,
-    group,
     load_settings,
     preset_option,
     progress_options,
-    registry_options,
-    request_options,
+    skip_impossible_option,
     timeout_option,
 )
 from envkit.cli.record_output import ReportTarget, report_option
@@ -46,82 +46,94 @@ _PUSH_EXAMPLE = "envkit build -t registry.example.com/team/train:1.0 --push"
 class ManyFlags:
     """The options for builds of several images."""
 
-    every: bool  # --all
-    matrix: Path | None
-    jobs: int | None
-    resume: bool
-    skip_impossible: bool
-    scheduler: str | None
-
-
-_many_options = applied(
-    (
-        option(
-            Section.MANY, "--all", "every", is_flag=True, help="Build every image in ./images, or every shipped image."
-        ),
-        option(
-            Section.MANY,
-            "--matrix",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Build every combination of a matrix file.",
-        ),
-        option(
-            Section.MANY,
-            "--jobs",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Parallel builds. [from CPUs, memory and disk]",
-        ),
-        option(
-            Section.MANY, "--resume", is_flag=True, help="Build only what failed or was not reached in the last run."
-        ),
-        option(
-            Section.MANY,
-            "--skip-impossible",
-            is_flag=True,
-            help="Skip combinations of the matrix that have no compatible versions.",
-        ),
-        option(
-            Section.MANY,
-            "--scheduler",
-            metavar="ADDRESS",
-            help="Build on the workers of a Dask cluster: tcp://HOST:PORT.",
-        ),
+    every: bool = flag(Section.MANY, "--all", help="Build every image in ./images, or every shipped image.")
+    matrix: Path | None = option(
+        Section.MANY, "--matrix FILE", type=PATH, help="Build every combination of a matrix file."
     )
-)
+    jobs: int | None = option(
+        Section.MANY, "--jobs N", type=click.IntRange(min=1), help="Parallel builds. [from CPUs, memory and disk]"
+    )
+    resume: bool = flag(Section.MANY, "--resume", help="Build only what failed or was not reached in the last run.")
+    skip_impossible: bool = skip_impossible_option()
+    scheduler: str | None = option(
+        Section.MANY, "--scheduler ADDRESS", help="Build on the workers of a Dask cluster: tcp://HOST:PORT."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildFlags:
     """The options of `envkit build`."""
 
-    definitions: tuple[str, ...]
-    many: ManyFlags = group(ManyFlags)
+    definitions: tuple[str, ...] = definitions_argument()
     request: RequestOptions = group(RequestOptions)
-    plan_file: Path | None
-    locked: str | None
-    no_lock: bool
-    engine: str | None
-    base: str
-    allow_source: tuple[str, ...]
-    output: str | None
-    push: bool
+    many: ManyFlags = group(ManyFlags)
+    plan_file: Path | None = option(
+        Section.INPUT, "--plan FILE", type=PATH, help="Build this plan.json; no other request flags are allowed."
+    )
+    locked: str | None = option(
+        Section.LOCK,
+        "--locked FILE",
+        shell_complete=shell_values.files,
+        help="Install this lock. [envkit.lock if it fits, else solve now]",
+    )
+    no_lock: bool = flag(
+        Section.LOCK, "--no-lock", help="Solve inside the build, without hashes, if only the engine has network access."
+    )
+    engine: str | None = option(
+        Section.BUILD,
+        "--engine NAME",
+        shell_complete=shell_values.engines,
+        help="Engine: auto, docker, buildkit, podman or embedded. [auto]",
+    )
+    base: str = option(
+        Section.BUILD, "--base IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]"
+    )
+    allow_source: tuple[str, ...] = allow_source_option()
+    output: str | None = option(
+        Section.PUBLISH,
+        "--output DEST",
+        help="Embedded engine: oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or registry:REF. "
+        "[an OCI layout in the state folder]",
+    )
+    push: bool = flag(
+        Section.PUBLISH, "--push", help="Push to every -t HOST/NAME:TAG; tags are set after verification."
+    )
     registry: RegistryFlags = group(RegistryFlags)
-    compression: str
-    offline: bool
-    tags: tuple[str, ...]
-    labels: tuple[str, ...]
-    no_cache: bool
-    network: str | None
-    preset: str | None
-    secrets: tuple[str, ...]
-    timeout: float | None
-    progress: ProgressOptions = group(ProgressOptions)
-    no_verify: bool
-    allow_cpu: bool
-    document: DocumentOptions = group(DocumentOptions)
-    reports: tuple[ReportTarget, ...]
+    compression: str = option(
+        Section.PUBLISH,
+        "--compression",
+        type=click.Choice(["gzip", "zstd"]),
+        default="gzip",
+        help="Embedded engine: compression of the layers. [gzip]",
+    )
+    offline: bool = flag(
+        Section.BUILD, "--offline", help="Embedded engine: use cached files only and list what is missing."
+    )
+    tags: tuple[str, ...] = option(
+        Section.PUBLISH, "-t", "--tag NAME:TAG", multiple=True, help="Name of the image; repeatable."
+    )
+    labels: tuple[str, ...] = option(
+        Section.PUBLISH, "--label KEY=VALUE", multiple=True, help="Add a label; repeatable."
+    )
+    no_cache: bool = flag(Section.BUILD, "--no-cache", help="Rebuild every step, including a bootstrapped base image.")
+    network: str | None = option(
+        Section.BUILD,
+        "--network NAME",
+        shell_complete=shell_values.networks,
+        help="Network for build steps: auto, default, host or none. [auto]",
+    )
+    preset: str | None = preset_option()
+    secrets: tuple[str, ...] = option(
+        Section.BUILD, "--secret ID=FILE", multiple=True, help="Secret file for BuildKit's secret mounts; repeatable."
+    )
+    timeout: float | None = timeout_option("Time limit of the build, not counting verification.")
+    progress: ProgressOptions = progress_options("Show the engine's output while it builds.")
+    no_verify: bool = flag(Section.CHECKS, "--no-verify", help="Skip verification; print the image ID instead.")
+    allow_cpu: bool = allow_cpu_option()
+    document: DocumentOptions = document_options(
+        f"the result (schema {SCHEMA}; several images: {REPORT_SCHEMA})", "--metadata-file"
+    )
+    reports: tuple[ReportTarget, ...] = report_option()
 
     @property
     def builds_several(self) -> bool:
@@ -210,119 +222,6 @@ class BuildFlags:
             targets=targets_of_names([parse_name(tag, "-t") for tag in self.tags]),
             options=RegistryOptions(replace_tag=self.registry.replace_tag, mount_from=tuple(self.registry.mount_from)),
         )
-
-
-build_options = applied(
-    (
-        request_options,
-        _many_options,
-        option(
-            Section.INPUT,
-            "--plan",
-            "plan_file",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Build this plan.json; no other request flags are allowed.",
-        ),
-        option(
-            Section.LOCK,
-            "--locked",
-            metavar="FILE",
-            shell_complete=shell_values.files,
-            help="Install this lock. [envkit.lock if it fits, else solve now]",
-        ),
-        option(
-            Section.LOCK,
-            "--no-lock",
-            is_flag=True,
-            help="Solve inside the build, without hashes, if only the engine has network access.",
-        ),
-        option(
-            Section.BUILD,
-            "--engine",
-            metavar="NAME",
-            shell_complete=shell_values.engines,
-            help="Engine: auto, docker, buildkit, podman or embedded. [auto]",
-        ),
-        option(
-            Section.BUILD,
-            "--base",
-            metavar="IMAGE",
-            default="auto",
-            help="Base image, or bootstrap:debian/bookworm. [auto]",
-        ),
-        allow_source_option,
-        option(
-            Section.PUBLISH,
-            "--output",
-            metavar="DEST",
-            help="Embedded engine: oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or registry:REF. "
-            "[an OCI layout in the state folder]",
-        ),
-        option(
-            Section.PUBLISH,
-            "--push",
-            is_flag=True,
-            help="Push to every -t HOST/NAME:TAG; tags are set after verification.",
-        ),
-        registry_options,
-        option(
-            Section.PUBLISH,
-            "--compression",
-            type=click.Choice(["gzip", "zstd"]),
-            default="gzip",
-            help="Embedded engine: compression of the layers. [gzip]",
-        ),
-        option(
-            Section.BUILD,
-            "--offline",
-            is_flag=True,
-            help="Embedded engine: use cached files only and list what is missing.",
-        ),
-        option(
-            Section.PUBLISH,
-            "-t",
-            "--tag",
-            "tags",
-            multiple=True,
-            metavar="NAME:TAG",
-            help="Name of the image; repeatable.",
-        ),
-        option(
-            Section.PUBLISH, "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Add a label; repeatable."
-        ),
-        option(
-            Section.BUILD, "--no-cache", is_flag=True, help="Rebuild every step, including a bootstrapped base image."
-        ),
-        option(
-            Section.BUILD,
-            "--network",
-            metavar="NAME",
-            shell_complete=shell_values.networks,
-            help="Network for build steps: auto, default, host or none. [auto]",
-        ),
-        preset_option,
-        option(
-            Section.BUILD,
-            "--secret",
-            "secrets",
-            multiple=True,
-            metavar="ID=FILE",
-            help="Secret file for BuildKit's secret mounts; repeatable.",
-        ),
-        timeout_option("Time limit of the build, not counting verification."),
-        progress_options("Show the engine's output while it builds."),
-        option(Section.CHECKS, "--no-verify", is_flag=True, help="Skip verification; print the image ID instead."),
-        option(
-            Section.CHECKS,
-            "--allow-cpu",
-            is_flag=True,
-            help="Exit 0 for a CUDA image without a GPU (still reported as NOT VERIFIED).",
-        ),
-        document_options(f"the result (schema {SCHEMA}; several images: {REPORT_SCHEMA})", "--metadata-file"),
-        report_option,
-    )
-)
 
 
 def _secret(text: str) -> tuple[str, Path]:

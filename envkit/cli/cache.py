@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_group, option
-from envkit.cli.options import ProgressOptions, gathered, group, progress_options
+from envkit.cli.declare import Section, argument, flag, new_command, new_group, option
+from envkit.cli.options import PATH, ProgressOptions, progress_options
 from envkit.ground.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -30,20 +30,33 @@ _CONFIRM_FROM = 1_000_000_000  # bytes; on a terminal, removing more needs a con
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFlags:
+    """The options of `envkit cache`."""
+
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {SCHEMA}).")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFlags:
     """The options of `envkit cache export`."""
 
-    file: Path
-    locked: str
-    progress: ProgressOptions = group(ProgressOptions)
+    file: Path = argument(type=PATH, shell_complete=shell_values.files)
+    locked: str = option(
+        Section.LOCK,
+        "--locked LOCK",
+        default="envkit.lock",
+        shell_complete=shell_values.files,
+        help="The lock whose files are exported. [envkit.lock]",
+    )
+    progress: ProgressOptions = progress_options()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFlags:
     """The options of `envkit cache import`."""
 
-    file: Path
-    progress: ProgressOptions = group(ProgressOptions)
+    file: Path = argument(type=PATH, shell_complete=shell_values.files)
+    progress: ProgressOptions = progress_options()
 
 
 _HELP = """Show, prune and carry the caches of builds and runs on this machine.
@@ -75,19 +88,17 @@ def keep_within(limit: str | None, reporter: Reporter) -> None:
         reporter.note(f"cache_limit {limit}: {'; '.join(_summary_of(done).splitlines())}")
 
 
-@new_group("cache", help=_HELP, invoke_without_command=True)
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-@click.pass_context
-def command(ctx: click.Context, *, as_json: bool) -> None:
+@new_group("cache", CacheFlags, help=_HELP, invoke_without_command=True)
+def command(flags: CacheFlags) -> None:
     """Show the entries by kind."""
-    if ctx.invoked_subcommand is not None:
+    if click.get_current_context().invoked_subcommand is not None:
         return
     from envkit.assemble.cache_prune import KINDS, entries
     from envkit.cli.output import show_table
 
     cache, state = _folders()
     kept = entries(cache, state)
-    if as_json:
+    if flags.as_json:
         tree = {
             "schema": SCHEMA,
             "cache": str(cache),
@@ -109,27 +120,27 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     show_table(("what", "entries", "size", "last used", "first used", ""), rows)
 
 
-@command.command("prune")
-@option(
-    Section.SELECTION,
-    "--keep",
-    metavar="SIZE",
-    help="Remove until this size is reached, least recently used first: 20GB.",
-)
-@option(
-    Section.SELECTION,
-    "--older-than",
-    type=click.FloatRange(min=0),
-    metavar="DAYS",
-    help="Remove entries unused for this many days.",
-)
-@option(Section.SELECTION, "--all", "everything", is_flag=True, help="Remove everything.")
-@option(Section.SELECTION, "--images", is_flag=True, help="Also prune images in the state folder.")
-@option(Section.GENERAL, "-y", "--yes", is_flag=True, help="Remove more than 1 GB without asking.")
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {PRUNE_SCHEMA}).")
-def prune_command(
-    *, keep: str | None, older_than: float | None, everything: bool, images: bool, yes: bool, as_json: bool
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneFlags:
+    """The options of `envkit cache prune`."""
+
+    keep: str | None = option(
+        Section.SELECTION, "--keep SIZE", help="Remove until this size is reached, least recently used first: 20GB."
+    )
+    older_than: float | None = option(
+        Section.SELECTION,
+        "--older-than DAYS",
+        type=click.FloatRange(min=0),
+        help="Remove entries unused for this many days.",
+    )
+    everything: bool = flag(Section.SELECTION, "--all", help="Remove everything.")
+    images: bool = flag(Section.SELECTION, "--images", help="Also prune images in the state folder.")
+    yes: bool = flag(Section.GENERAL, "-y", "--yes", help="Remove more than 1 GB without asking.")
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {PRUNE_SCHEMA}).")
+
+
+@new_command("prune", PruneFlags, parent=command)
+def prune_command(flags: PruneFlags) -> None:
     """Remove entries, least recently used first.
 
     Without options, remove entries unused for 30 days. Leftovers of killed runs are always removed. Entries that a
@@ -139,18 +150,18 @@ def prune_command(
     from envkit.assemble.cache_prune import USUAL_S, Rule
     from envkit.ground.errors import UsageError
 
-    if everything and (keep is not None or older_than is not None):
+    if flags.everything and (flags.keep is not None or flags.older_than is not None):
         raise UsageError("--all contradicts --keep and --older-than", hint="give one of them")
-    limit = None if keep is None else parse_size(keep, "--keep")
-    age = None if older_than is None else older_than * _DAY_S
-    if limit is None and age is None and not everything:
+    limit = None if flags.keep is None else parse_size(flags.keep, "--keep")
+    age = None if flags.older_than is None else flags.older_than * _DAY_S
+    if limit is None and age is None and not flags.everything:
         age = USUAL_S
-    rule = Rule(keep=limit, older_than_s=age, everything=everything, images=images)
-    if not yes and not _confirmed(rule):
+    rule = Rule(keep=limit, older_than_s=age, everything=flags.everything, images=flags.images)
+    if not flags.yes and not _confirmed(rule):
         click.echo("nothing was removed", err=True)
         return
     done = _prune(rule)
-    if as_json:
+    if flags.as_json:
         tree = {
             "schema": PRUNE_SCHEMA,
             "removed": [_row(entry) for entry in done.removed],
@@ -163,18 +174,7 @@ def prune_command(
         click.echo(_summary_of(done))
 
 
-@command.command("export")
-@click.argument("file", type=click.Path(path_type=Path), shell_complete=shell_values.files)
-@option(
-    Section.LOCK,
-    "--locked",
-    metavar="LOCK",
-    default="envkit.lock",
-    shell_complete=shell_values.files,
-    help="The lock whose files are exported. [envkit.lock]",
-)
-@progress_options()
-@gathered(ExportFlags)
+@new_command("export", ExportFlags, parent=command)
 def export_command(flags: ExportFlags) -> None:
     """Write everything that a lock needs into one tar, for a machine without a network.
 
@@ -191,10 +191,7 @@ def export_command(flags: ExportFlags) -> None:
     click.echo(f"{flags.file}: {_text(size)}, with the lock and a README")
 
 
-@command.command("import")
-@click.argument("file", type=click.Path(path_type=Path), shell_complete=shell_values.files)
-@progress_options()
-@gathered(ImportFlags)
+@new_command("import", ImportFlags, parent=command)
 def import_command(flags: ImportFlags) -> None:
     """Add the files of an exported tar to the cache, after checking their SHA-256.
 

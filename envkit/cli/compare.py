@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, group, new_command, option
 from envkit.cli.options import (
+    PATH,
     STDOUT,
     DocumentOptions,
     ProgressOptions,
     RunnerOptions,
     document_options,
-    gathered,
-    group,
     noted,
     progress_options,
-    runner_options,
 )
 from envkit.cli.output import aligned, page_option, write_document
 from envkit.ground.errors import UsageError
@@ -39,43 +37,22 @@ if TYPE_CHECKING:
 class CompareFlags:
     """The options of `envkit compare`."""
 
-    sides: tuple[str, ...]
-    launches: int | None
-    seed: int
-    run: RunnerOptions = group(RunnerOptions)
-    keep: Path | None
-    page: Path | None
-    document: DocumentOptions = group(DocumentOptions)
-    progress: ProgressOptions = group(ProgressOptions)
+    sides: tuple[str, ...] = argument(nargs=-1, metavar="A B", shell_complete=shell_values.images_or_files)
+    # With 5 launches per side, the smallest exact p is 0.008; with 3 it is 0.10 (`compare.launches`).
+    launches: int | None = option(
+        Section.CHECKS, "--launches N", type=click.IntRange(min=5), help="Launches per side. [as many as needed]"
+    )
+    seed: int = option(
+        Section.CHECKS, "--seed N", type=int, default=0, show_default=True, help="Seed for the order of the launches."
+    )
+    run: RunnerOptions = group(RunnerOptions, tier={"default": "quick", "help": "How much is checked. [quick]"})
+    keep: Path | None = option(Section.OUTPUT, "--keep DIR", type=PATH, help="Save the records in DIR/a and DIR/b.")
+    page: Path | None = page_option("Write a page with the intervals and the launches.")
+    document: DocumentOptions = document_options("the result (schema envkit.compare/1)")
+    progress: ProgressOptions = progress_options("Show the payload's output while it runs.")
 
 
-@new_command("compare")
-@click.argument("sides", nargs=-1, metavar="A B", shell_complete=shell_values.images_or_files)
-# With 5 launches per side, the smallest exact p is 0.008; with 3 it is 0.10 (`compare.launches`).
-@option(
-    Section.CHECKS, "--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. [as many as needed]"
-)
-@option(
-    Section.CHECKS,
-    "--seed",
-    type=int,
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Seed for the order of the launches.",
-)
-@runner_options(tier="quick")
-@option(
-    Section.OUTPUT,
-    "--keep",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Save the records in DIR/a and DIR/b.",
-)
-@page_option("Write a page with the intervals and the launches.")
-@document_options("the result (schema envkit.compare/1)")
-@progress_options("Show the payload's output while it runs.")
-@gathered(CompareFlags)
+@new_command("compare", CompareFlags)
 def command(flags: CompareFlags) -> int:
     """Check whether B is slower than A.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.declare import new_command
+from envkit.cli.declare import COMPLETE, argument, new_command
 from envkit.ground.errors import Ending
 
 if TYPE_CHECKING:
     from click.shell_completion import ShellComplete
 
 PROGRAM = "envkit"
-COMPLETE = "_ENVKIT_COMPLETE"  # the variable with which a shell's script requests completions
 # How to install each script where its shell finds it; the shells do not create these folders.
 INSTALL = {
     "bash": (
@@ -166,9 +166,15 @@ def _bash() -> type[ShellComplete]:
     return Bash
 
 
-@new_command("completion")
-@click.argument("shell", type=click.Choice(tuple(INSTALL)))
-def command(shell: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionFlags:
+    """The argument of `envkit completion`."""
+
+    shell: str = argument(type=click.Choice(tuple(INSTALL)))
+
+
+@new_command("completion", CompletionFlags)
+def command(flags: CompletionFlags) -> None:
     """Print the completion script for bash, zsh or fish.
 
     The script completes commands, options and values: image definitions, images, GPUs, operating systems, engines,
@@ -179,9 +185,9 @@ def command(shell: str) -> None:
     envkit completion zsh > ~/.zfunc/_envkit
     envkit completion fish > ~/.config/fish/completions/envkit.fish
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    kind = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
+    kind = {"bash": _bash, "zsh": _zsh, "fish": _fish}[flags.shell]()
     lines = kind(click.get_current_context().find_root().command, {}, PROGRAM, COMPLETE).source().splitlines()
-    notes = [f"# {line}" for line in ("To install:", *INSTALL[shell], "Then start a new shell.")]
+    notes = [f"# {line}" for line in ("To install:", *INSTALL[flags.shell], "Then start a new shell.")]
     # zsh requires #compdef in the first line.
     start = 1 if lines[0].startswith("#compdef") else 0
     click.echo("\n".join([*lines[:start], *notes, *lines[start:]]))

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import click
 
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, flag, new_command
 from envkit.cli.options import preset_option
 from envkit.ground import plugins, settings
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.ground.text import neutral
 
 
-@new_command("config")
-@preset_option
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
-def command(preset: str | None, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFlags:
+    """The options of `envkit config`."""
+
+    preset: str | None = preset_option()
+    as_json: bool = flag(Section.OUTPUT, "--json", help="Print JSON (schema envkit.config/1).")
+
+
+@new_command("config", ConfigFlags)
+def command(flags: ConfigFlags) -> int:
     """Show every setting and where its value comes from.
 
     An invalid value is marked INVALID, and the exit code is 2.
@@ -30,13 +37,13 @@ def command(preset: str | None, as_json: bool) -> int:
 
     The installed plug-ins are listed last; one that cannot be loaded is marked BROKEN, and the exit code is 9.
     """
-    resolved = settings.read({"preset": preset}, os.environ, Path.cwd())
+    resolved = settings.read({"preset": flags.preset}, os.environ, Path.cwd())
     rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]
     faults = {item.key: fault for item, value in rows if (fault := settings.fault_of(item, value)) is not None}
     added = [(plugin, plugins.fault_of(plugin)) for plugin in plugins.installed()]
     broken = EnvironmentProblem.exit_code if any(fault for _, fault in added) else 0
     code = UsageError.exit_code if faults else broken
-    if as_json:
+    if flags.as_json:
         document = {
             "schema": "envkit.config/1",
             "settings": {

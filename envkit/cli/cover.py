@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, flag, group, new_command, option
 from envkit.cli.hosts_file import read_text
-from envkit.cli.options import RequestOptions, gathered, group, request_options
+from envkit.cli.options import PATH, RequestOptions
 from envkit.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -43,53 +43,33 @@ Exit codes: 0 success; 2 the inventory is invalid; 3 some machines cannot run an
 class CoverFlags:
     """The options of `envkit cover`."""
 
-    hosts_file: str
-    form: str
-    aliases: tuple[str, ...]
-    skip_impossible: bool
-    matrix_file: Path | None
+    hosts_file: str = option(
+        Section.INPUT,
+        "--hosts FILE",
+        shell_complete=shell_values.files,
+        required=True,
+        help="Inventory of the machines; - is stdin.",
+    )
+    form: str = option(
+        Section.INPUT, "--format", type=click.Choice(_FORMS), default="auto", help="Format of the inventory. [detected]"
+    )
+    aliases: tuple[str, ...] = option(
+        Section.INPUT,
+        "--alias NAME=GPU",
+        multiple=True,
+        help="Your own name for a GPU in the inventory: --alias big=A100.",
+    )
+    skip_impossible: bool = flag(
+        Section.OUTPUT, "--skip-impossible", help="Exit 0 even if some machines cannot run any image."
+    )
+    matrix_file: Path | None = option(
+        Section.OUTPUT, "--matrix FILE", type=PATH, help="Write the images for `envkit build --matrix FILE`."
+    )
     request: RequestOptions = group(RequestOptions)
-    as_json: bool
+    as_json: bool = flag(Section.OUTPUT, "--json", help="Print JSON (schema envkit.cover/1).")
 
 
-@new_command("cover", help=_HELP)
-@option(
-    Section.INPUT,
-    "--hosts",
-    "hosts_file",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    required=True,
-    help="Inventory of the machines; - is stdin.",
-)
-@option(
-    Section.INPUT,
-    "--format",
-    "form",
-    type=click.Choice(_FORMS),
-    default="auto",
-    help="Format of the inventory. [detected]",
-)
-@option(
-    Section.INPUT,
-    "--alias",
-    "aliases",
-    metavar="NAME=GPU",
-    multiple=True,
-    help="Your own name for a GPU in the inventory: --alias big=A100.",
-)
-@option(Section.OUTPUT, "--skip-impossible", is_flag=True, help="Exit 0 even if some machines cannot run any image.")
-@option(
-    Section.OUTPUT,
-    "--matrix",
-    "matrix_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the images for `envkit build --matrix FILE`.",
-)
-@request_options
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.cover/1).")
-@gathered(CoverFlags)
+@new_command("cover", CoverFlags, help=_HELP)
 def command(flags: CoverFlags) -> None:
     """See `_HELP`."""
     from dataclasses import replace

@@ -1,22 +1,30 @@
-"""Declarations of options: each belongs to a section of the help.
+"""Declarations of options: each is one field of the dataclass that its command gets, and is in a section of the help.
 
-    @new_command("push")
-    @option(Section.PUBLISH, "--no-tag", is_flag=True, help="Push by digest only.")
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class PushFlags:
+        reference: str = argument(metavar="REF")
+        no_tag: bool = flag(Section.PUBLISH, "--no-tag", help="Push by digest only.")
+        registry: RegistryFlags = group(RegistryFlags)
 
-The help of a command and its manual page are made from these declarations. Every command has -q and -v; this module
-adds those that the command does not declare itself.
+    @new_command("push", PushFlags)
+    def command(flags: PushFlags) -> int: ...
+
+The parser, the help of a command and its manual page are made from these declarations, in the order of the fields.
+Every command has -q and -v; this module adds those that the command does not declare itself.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 import click
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Flags = TypeVar("Flags")
 
+COMPLETE = "_ENVKIT_COMPLETE"  # the variable with which a shell's script requests completions
 _QUIET = "Print only errors and the result."
 _VERBOSE = "Print more details."
 _NARROW, _NARROWEST = 60, 24  # columns
@@ -73,8 +81,59 @@ def verbosity() -> Verbosity:
     return (context.find_object(Verbosity) if context else None) or Verbosity()
 
 
-def _flag(name: str, text: str) -> dict[str, Any]:
-    """Return the attributes of an option that sets a field of the verbosity."""
+def option(section: Section, *names: str, **attributes: Any) -> Any:
+    """Declare a field of a dataclass as an option in a section of the help.
+
+    Args:
+        section: the section.
+        names: as in the help; the last one is followed by what a value is called there: `"-t", "--tag NAME"`.
+        attributes: those of `click.Option`.
+    """
+    *others, last = names
+    name, _, metavar = last.partition(" ")
+    return _field(kind=SectionOption, names=(*others, name), metavar=metavar or None, section=section, **attributes)
+
+
+def flag(section: Section, *names: str, **attributes: Any) -> bool:
+    """Declare a field of a dataclass as an option without a value; as `option`."""
+    declared: bool = option(section, *names, is_flag=True, **attributes)
+    return declared
+
+
+def argument(**attributes: Any) -> Any:
+    """Declare a field of a dataclass as an argument; `attributes` are those of `click.Argument`."""
+    return _field(kind=click.Argument, names=(), **attributes)
+
+
+def quiet_option(text: str = _QUIET) -> Any:
+    """Declare a field of a dataclass, which has to be called `quiet`, as `-q`."""
+    return _field(**_switch("quiet", text))
+
+
+def verbose_option(text: str = _VERBOSE) -> Any:
+    """Declare a field of a dataclass, which has to be called `verbose`, as `-v`."""
+    return _field(**_switch("verbose", text))
+
+
+def group(kind: type[Flags], **changed: Mapping[str, Any]) -> Flags:
+    """Declare a field of a dataclass as a value of another one, filled from the options that its fields declare.
+
+    Args:
+        kind: the other dataclass.
+        changed: attributes of options that differ here, by the name of their field there.
+    """
+    declared: Flags = _field(group=kind, changed=changed)
+    return declared
+
+
+def _field(**declared: Any) -> Any:
+    from dataclasses import field  # not above: importing dataclasses would slow down `envkit --help`
+
+    return field(metadata=declared)
+
+
+def _switch(name: str, text: str) -> dict[str, Any]:
+    """Return the declaration of an option that sets a field of the verbosity."""
 
     def note(ctx: click.Context, parameter: click.Parameter, typed: bool) -> bool:
         del parameter
@@ -84,22 +143,43 @@ def _flag(name: str, text: str) -> dict[str, Any]:
         setattr(shared, name, typed or getattr(shared, name))
         return bool(getattr(shared, name))  # `envkit -q build` is `envkit build -q`
 
-    return {"section": Section.GENERAL, "is_flag": True, "callback": note, "help": text}
+    names = (f"-{name[0]}", f"--{name}")
+    return {
+        "kind": SectionOption, "names": names, "section": Section.GENERAL, "is_flag": True, "callback": note,
+        "help": text,
+    }  # fmt: skip
 
 
-def quiet_option(text: str = _QUIET) -> Callable[[Command], Command]:
-    """Return the decorator that adds `-q` and passes it to the command as the keyword `quiet`."""
-    return click.option("-q", "--quiet", cls=SectionOption, **_flag("quiet", text))
+def _parameter(name: str, *, kind: type[click.Parameter], names: tuple[str, ...], **attributes: Any) -> click.Parameter:
+    return kind([*names, name], **attributes)
 
 
-def verbose_option(text: str = _VERBOSE) -> Callable[[Command], Command]:
-    """Return the decorator that adds `-v` and passes it to the command as the keyword `verbose`."""
-    return click.option("-v", "--verbose", cls=SectionOption, **_flag("verbose", text))
+def parameters(kind: type, changed: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[click.Parameter]:
+    """Yield the options and arguments that the fields of a dataclass declare, in their order.
+
+    Args:
+        kind: the dataclass.
+        changed: attributes that replace the declared ones, by the name of the field.
+    """
+    from dataclasses import fields
+
+    for field in fields(kind):
+        declared = field.metadata
+        if "group" in declared:
+            yield from parameters(declared["group"], declared["changed"])
+        elif declared:  # else the command's own parser sets it
+            yield _parameter(field.name, **{**declared, **(changed or {}).get(field.name, {})})
 
 
-def option(section: Section, *names: str, **attributes: Any) -> Callable[[Command], Command]:
-    """Return the decorator that adds an option in a section; `attributes` are those of `click.option`."""
-    return click.option(*names, cls=SectionOption, section=section, **attributes)
+def gather(kind: type[Flags], typed: Mapping[str, Any]) -> Flags:
+    """Return a dataclass with the values of its options from `typed`, the parameters that the parser returned."""
+    from dataclasses import fields
+
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]  # `kind` is a dataclass
+        inner = field.metadata.get("group")
+        values[field.name] = typed[field.name] if inner is None else gather(inner, typed)
+    return kind(**values)
 
 
 def sections(command: click.Command, ctx: click.Context) -> dict[Section, list[click.Parameter]]:
@@ -167,8 +247,7 @@ class SectionCommand(click.Command):
         own = {name for parameter in self.params for name in parameter.opts}
         for name, text in (("quiet", _QUIET), ("verbose", _VERBOSE)):
             if f"--{name}" not in own:
-                added = SectionOption([f"-{name[0]}", f"--{name}"], expose_value=False, **_flag(name, text))
-                self.params.append(added)
+                self.params.append(_parameter(name, **_switch(name, text), expose_value=False))
 
     def get_help(self, ctx: click.Context) -> str:
         """Return the help for the width of the terminal; click itself assumes at least 50 columns."""
@@ -227,11 +306,39 @@ class SectionGroup(SectionCommand, click.Group):
         self.format_commands(ctx, formatter)
 
 
-def new_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return the decorator that makes a command with sections; `attributes` are those of `click.command`."""
-    return click.command(name, **{"cls": SectionCommand, **attributes})
+def new_command(
+    name: str,
+    kind: type[Flags],
+    *,
+    cls: type[SectionCommand] = SectionCommand,
+    parent: SectionGroup | None = None,
+    **attributes: Any,
+) -> Callable[[Callable[[Flags], object]], SectionCommand]:
+    """Return the decorator that makes a command with the options of a dataclass from a function that takes one.
+
+    Args:
+        name: of the command.
+        kind: the dataclass.
+        cls: the class of the command.
+        parent: the group to which the command is added.
+        attributes: those of `click.Command`; the help is the docstring of the function if it is not among them.
+    """
+
+    def decorate(function: Callable[[Flags], object]) -> SectionCommand:
+        @functools.wraps(function)
+        def called(**typed: Any) -> object:
+            return function(gather(kind, typed))
+
+        named = {"help": function.__doc__, **attributes}
+        command = cls(name, callback=called, params=list(parameters(kind)), **named)
+        if parent is not None:
+            parent.add_command(command)
+        return command
+
+    return decorate
 
 
-def new_group(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], SectionGroup]:
-    """Return the decorator that makes a group of commands; `attributes` are those of `click.group`."""
-    return click.group(name, cls=SectionGroup, **attributes)
+def new_group(name: str, kind: type[Flags], **attributes: Any) -> Callable[[Callable[[Flags], object]], SectionGroup]:
+    """Return the decorator that makes a group of commands; as `new_command`, with `attributes` of `click.Group`."""
+    decorate = new_command(name, kind, cls=SectionGroup, **attributes)
+    return lambda function: cast("SectionGroup", decorate(function))

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, flag, new_command
 from envkit.cli.options import (
     ProgressOptions,
     deadline_of,
+    engine_option,
     exclude,
-    gathered,
-    group,
     load_settings,
     progress_options,
     timeout_option,
@@ -49,36 +48,20 @@ Exit codes: 0 success; 2 usage; 6 with --exit-code, A and B differ; 8 no such im
 class DiffFlags:
     """The options of `envkit diff`."""
 
-    before: str
-    after: str
-    layers: bool
-    by_exit: bool
-    runner: str
-    timeout: float | None
-    markdown: bool
-    as_json: bool
-    progress: ProgressOptions = group(ProgressOptions)
+    before: str = argument(metavar="A", shell_complete=shell_values.images_or_files)
+    after: str = argument(metavar="B", shell_complete=shell_values.images_or_files)
+    layers: bool = flag(
+        Section.INPUT, "--layers", help="Download layers from a registry if nothing else lists the packages."
+    )
+    by_exit: bool = flag(Section.OUTPUT, "--exit-code", help="Exit 6 if A and B differ.")
+    runner: str = engine_option()
+    timeout: float | None = timeout_option()
+    markdown: bool = flag(Section.OUTPUT, "--markdown", help="Print Markdown, for a pull request or merge request.")
+    as_json: bool = flag(Section.OUTPUT, "--json", help="Print JSON (schema envkit.diff/1).")
+    progress: ProgressOptions = progress_options("Also list labels that envkit computes.")
 
 
-@new_command("diff", help=_HELP)
-@click.argument("before", metavar="A", shell_complete=shell_values.images_or_files)
-@click.argument("after", metavar="B", shell_complete=shell_values.images_or_files)
-@option(
-    Section.INPUT, "--layers", is_flag=True, help="Download layers from a registry if nothing else lists the packages."
-)
-@option(Section.OUTPUT, "--exit-code", "by_exit", is_flag=True, help="Exit 6 if A and B differ.")
-@option(
-    Section.INPUT,
-    "--runner",
-    type=click.Choice(["auto", "docker", "podman"]),
-    default="auto",
-    help="Engine that plain names refer to.",
-)
-@timeout_option()
-@option(Section.OUTPUT, "--markdown", is_flag=True, help="Print Markdown, for a pull request or merge request.")
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.diff/1).")
-@progress_options("Also list labels that envkit computes.")
-@gathered(DiffFlags)
+@new_command("diff", DiffFlags, help=_HELP)
 def command(flags: DiffFlags) -> int:
     """See `_HELP`."""
     from envkit.attest.access import Access

@@ -13,8 +13,8 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for
-from envkit.cli.declare import Section, new_command, option, quiet_option, verbose_option
-from envkit.cli.options import deadline_of, gathered, timeout_option
+from envkit.cli.declare import Section, flag, new_command, option, quiet_option, verbose_option
+from envkit.cli.options import PATH, deadline_of, timeout_option
 from envkit.cli.output import print_json
 from envkit.cli.step_timer import StepTimer
 from envkit.ground.errors import UsageError
@@ -47,17 +47,45 @@ reported, but not counted as an error.
 class DoctorFlags:
     """The options of `envkit doctor`."""
 
-    log: str | None
-    image: str | None
-    record: Path | None
-    file: Path | None
-    runner: str | None
-    python: str | None
-    timeout: float | None
-    as_json: bool
-    progress: str | None
-    quiet: bool
-    verbose: bool
+    log: str | None = option(
+        Section.INPUT,
+        "--log FILE",
+        shell_complete=shell_values.files,
+        help="Find the cause of a failure in a log, which may be compressed with gzip; - is stdin.",
+    )
+    image: str | None = option(
+        Section.INPUT,
+        "--image REF",
+        shell_complete=shell_values.images,
+        help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE.",
+    )
+    record: Path | None = option(Section.INPUT, "--record FILE", type=PATH, help="Diagnose a verification record.")
+    file: Path | None = option(
+        Section.INPUT,
+        "--file FILE",
+        type=PATH,
+        shell_complete=shell_values.files,
+        help="Check a Dockerfile or Compose file without building it.",
+    )
+    runner: str | None = option(
+        Section.INPUT,
+        "--runner",
+        type=click.Choice(["auto", "docker", "podman"]),
+        help="Engine that --image refers to.",
+    )
+    python: str | None = option(
+        Section.INPUT, "--python PATH", help="Check the torch of this Python. [the active environment's]"
+    )
+    timeout: float | None = timeout_option()
+    as_json: bool = flag(Section.OUTPUT, "--json", help="Print JSON (schema envkit.doctor/1).")
+    progress: str | None = option(
+        Section.GENERAL,
+        "--progress",
+        type=click.Choice(MODES),
+        help="Progress output on stderr. [auto with --image, else quiet]",
+    )
+    quiet: bool = quiet_option()
+    verbose: bool = verbose_option("Show the sources of each finding.")
 
     def check(self) -> None:
         """Refuse options that contradict each other.
@@ -83,47 +111,7 @@ class DoctorFlags:
         return "quiet" if self.quiet else self.progress or ("quiet" if self.image is None else "auto")
 
 
-@new_command("doctor", help=_HELP)
-@option(
-    Section.INPUT,
-    "--log",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    help="Find the cause of a failure in a log, which may be compressed with gzip; - is stdin.",
-)
-@option(
-    Section.INPUT,
-    "--image",
-    metavar="REF",
-    shell_complete=shell_values.images,
-    help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE.",
-)
-@option(
-    Section.INPUT, "--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verification record."
-)
-@option(
-    Section.INPUT,
-    "--file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    shell_complete=shell_values.files,
-    help="Check a Dockerfile or Compose file without building it.",
-)
-@option(
-    Section.INPUT, "--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine that --image refers to."
-)
-@option(Section.INPUT, "--python", metavar="PATH", help="Check the torch of this Python. [the active environment's]")
-@timeout_option()
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
-@option(
-    Section.GENERAL,
-    "--progress",
-    type=click.Choice(MODES),
-    help="Progress output on stderr. [auto with --image, else quiet]",
-)
-@quiet_option()
-@verbose_option("Show the sources of each finding.")
-@gathered(DoctorFlags)
+@new_command("doctor", DoctorFlags, help=_HELP)
 def command(flags: DoctorFlags) -> int:
     """See `_HELP`."""
     flags.check()

@@ -14,16 +14,16 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import tell
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, flag, new_command, option
 from envkit.cli.options import (
     TIERS,
     definitions_argument,
     exclude,
     facts_option,
-    gathered,
     load_definition,
     load_facts,
     load_settings,
+    skip_impossible_option,
 )
 from envkit.cli.output import aligned, print_json
 from envkit.ground.errors import ConflictError, UsageError
@@ -42,24 +42,52 @@ _ENGINES = ("docker", "buildkit", "podman", "embedded")
 class ExportFlags:
     """The options of `envkit export`."""
 
-    kind: str | None
-    definitions: tuple[str, ...]
-    matrix: str | None
-    every: bool
-    skip_impossible: bool
-    registry: str | None
-    engine: str
-    tier: str | None
-    gpus: int
-    jobs: int
-    minutes: int
-    requirement: str | None
-    given: tuple[str, ...]
-    facts_file: str | None
-    out: str | None
-    force: bool
-    list_kinds: bool
-    as_json: bool
+    kind: str | None = argument(required=False, shell_complete=shell_values.kinds)
+    definitions: tuple[str, ...] = definitions_argument()
+    matrix: str | None = option(
+        Section.MANY, "--matrix FILE", shell_complete=shell_values.files, help="Matrix file: one image per combination."
+    )
+    every: bool = flag(Section.MANY, "--all", help="Export every shipped image definition.")
+    skip_impossible: bool = skip_impossible_option()
+    registry: str | None = option(
+        Section.JOBS, "--registry HOST/NAME", help="Repository for the images; each tag is the image's own name."
+    )
+    engine: str = option(
+        Section.JOBS,
+        "--engine",
+        type=click.Choice(_ENGINES),
+        default="embedded",
+        help="Engine of the build jobs. [embedded]",
+    )
+    tier: str | None = option(
+        Section.JOBS, "--tier", type=click.Choice(TIERS), help="How much the jobs check. [each plan's tier]"
+    )
+    gpus: int = option(
+        Section.JOBS,
+        "--gpus N",
+        type=click.IntRange(1, 64),
+        default=1,
+        help="GPUs to request per verification job. [1]",
+    )
+    jobs: int = option(
+        Section.JOBS, "--jobs N", type=click.IntRange(1, 256), default=4, help="Maximum parallel jobs. [4]"
+    )
+    minutes: int = option(
+        Section.JOBS, "--minutes N", type=click.IntRange(1, 10080), default=120, help="Time limit per image. [120]"
+    )
+    requirement: str | None = option(
+        Section.JOBS, "--requirement SPEC", help="What the jobs install as envkit; see `envkit help export`."
+    )
+    given: tuple[str, ...] = option(
+        Section.JOBS, "--set NAME=VALUE", multiple=True, help="Option of KIND (see --list); repeatable."
+    )
+    facts_file: str | None = facts_option(Section.REQUEST)
+    out: str | None = option(
+        Section.OUTPUT, "--out DIR|FILE|-", help="File, or folder with a trailing /, to write to. [stdout]"
+    )
+    force: bool = flag(Section.OUTPUT, "--force", help="Replace existing files.")
+    list_kinds: bool = flag(Section.OUTPUT, "--list", help="List the kinds and their options.")
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {SCHEMA}): the files, or the list.")
 
     def order(self, kind: str) -> Order:
         """Return what to export.
@@ -102,65 +130,7 @@ class ExportFlags:
         )
 
 
-@new_command("export")
-@click.argument("kind", required=False, shell_complete=shell_values.kinds)
-@definitions_argument
-@option(
-    Section.MANY,
-    "--matrix",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    help="Matrix file: one image per combination.",
-)
-@option(Section.MANY, "--all", "every", is_flag=True, help="Export every shipped image definition.")
-@option(
-    Section.MANY,
-    "--skip-impossible",
-    is_flag=True,
-    help="Skip combinations of the matrix that have no compatible versions.",
-)
-@option(
-    Section.JOBS, "--registry", metavar="HOST/NAME", help="Repository for the images; each tag is the image's own name."
-)
-@option(
-    Section.JOBS,
-    "--engine",
-    type=click.Choice(_ENGINES),
-    default="embedded",
-    help="Engine of the build jobs. [embedded]",
-)
-@option(Section.JOBS, "--tier", type=click.Choice(TIERS), help="How much the jobs check. [each plan's tier]")
-@option(
-    Section.JOBS,
-    "--gpus",
-    type=click.IntRange(1, 64),
-    metavar="N",
-    default=1,
-    help="GPUs to request per verification job. [1]",
-)
-@option(Section.JOBS, "--jobs", type=click.IntRange(1, 256), metavar="N", default=4, help="Maximum parallel jobs. [4]")
-@option(
-    Section.JOBS,
-    "--minutes",
-    type=click.IntRange(1, 10080),
-    metavar="N",
-    default=120,
-    help="Time limit per image. [120]",
-)
-@option(
-    Section.JOBS, "--requirement", metavar="SPEC", help="What the jobs install as envkit; see `envkit help export`."
-)
-@option(
-    Section.JOBS, "--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of KIND (see --list); repeatable."
-)
-@facts_option
-@option(Section.OUTPUT, "--out", metavar="DIR|FILE|-", help="File, or folder with a trailing /, to write to. [stdout]")
-@option(Section.OUTPUT, "--force", is_flag=True, help="Replace existing files.")
-@option(Section.OUTPUT, "--list", "list_kinds", is_flag=True, help="List the kinds and their options.")
-@option(
-    Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}): the files, or the list."
-)
-@gathered(ExportFlags)
+@new_command("export", ExportFlags)
 def command(flags: ExportFlags) -> None:
     """Generate CI, bake, Kubernetes, Slurm and dev container files.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.declare import new_command
+from envkit.cli.declare import argument, new_command
 from envkit.ground.errors import UsageError
 from envkit.ground.paths import data_folder
 from envkit.ground.text import similar
@@ -184,10 +184,15 @@ def _topics(context: click.Context, parameter: click.Parameter, typed: str) -> l
     return [CompletionItem(name, help=text) for name, text in titles.items() if name.startswith(typed)]
 
 
-@new_command("help")
-@click.argument("topic", nargs=-1, shell_complete=_topics)
-@click.pass_context
-def command(ctx: click.Context, topic: tuple[str, ...]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelpFlags:
+    """The argument of `envkit help`."""
+
+    topic: tuple[str, ...] = argument(nargs=-1, shell_complete=_topics)
+
+
+@new_command("help", HelpFlags)
+def command(flags: HelpFlags) -> None:
     """Show the page TOPIC of the documentation, search the pages, or list them.
 
     For a command that has no page, its help is shown. Any other words are searched for: the pages and sections that
@@ -200,11 +205,11 @@ def command(ctx: click.Context, topic: tuple[str, ...]) -> None:
     envkit help build              the options of a command
     envkit help shared memory      where the pages have these words
     """  # noqa: D301 - click's mark for lines that stay as they are
-    known = pages()
+    known, ctx = pages(), click.get_current_context()
     group = ctx.find_root().command
     commands = group.list_commands(ctx) if isinstance(group, click.Group) else []
-    name = " ".join(topic)
-    if not topic:
+    name = " ".join(flags.topic)
+    if not flags.topic:
         click.echo(_listing(known))
     elif name in known:
         _show(terminal_text(known[name], known), options_of=name if name in commands else None)

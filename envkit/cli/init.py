@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option
-from envkit.cli.options import facts_option, gathered, load_facts
+from envkit.cli.declare import Section, argument, flag, new_command, option
+from envkit.cli.options import facts_option, load_facts
 from envkit.cli.output import aligned, print_json
 from envkit.ground.errors import UsageError
 
@@ -25,57 +25,44 @@ SCHEMA = "envkit.init/1"
 class InitFlags:
     """The options of `envkit init`."""
 
-    file: str | None
-    source: str | None
-    output: str
-    dry_run: bool
-    facts_file: str | None
-    as_json: bool
-    extra: tuple[str, ...]
-    group: tuple[str, ...]
-    environment: str | None
-    cpu: bool
-    torch: str | None
-    cuda: str | None
-    context: str | None
+    file: str | None = argument(required=False, shell_complete=shell_values.files)
+    source: str | None = option(
+        Section.INPUT, "--from FILE", shell_complete=shell_values.files, help="The same as FILE."
+    )
+    context: str | None = option(
+        Section.INPUT,
+        "--context DIR",
+        shell_complete=shell_values.files,
+        help="The build context of a Dockerfile, where the definition is then written. [that of a Compose file, or the "
+        "folder of FILE]",
+    )
+    extra: tuple[str, ...] = option(
+        Section.INPUT, "--extra NAME", multiple=True, help="Take this extra of a pyproject.toml, too."
+    )
+    group: tuple[str, ...] = option(
+        Section.INPUT, "--group NAME", multiple=True, help="Take this dependency group, too."
+    )
+    environment: str | None = option(
+        Section.INPUT, "--environment NAME", help="Take this environment of a pixi project."
+    )
+    cpu: bool = flag(Section.INPUT, "--cpu", help="Of a CUDA and a CPU variant, take the CPU one. [the CUDA one]")
+    torch: str | None = option(
+        Section.INPUT, "--torch VERSION", help="The torch to request, before what the files name."
+    )
+    cuda: str | None = option(Section.INPUT, "--cuda VERSION", help="The CUDA to request, before what the files name.")
+    output: str = option(
+        Section.OUTPUT,
+        "-o",
+        "--output NAME",
+        default="image.yaml",
+        help="Name of the definition, which is written beside FILE. [image.yaml]",
+    )
+    dry_run: bool = flag(Section.OUTPUT, "--dry-run", help="Print the definition and write nothing.")
+    facts_file: str | None = facts_option(Section.REQUEST)
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {SCHEMA}).")
 
 
-@new_command("init")
-@click.argument("file", required=False, shell_complete=shell_values.files)
-@option(
-    Section.INPUT,
-    "--from",
-    "source",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    help="The same as FILE.",
-)
-@option(
-    Section.INPUT,
-    "--context",
-    metavar="DIR",
-    shell_complete=shell_values.files,
-    help="The build context of a Dockerfile, where the definition is then written. [that of a Compose file, or the "
-    "folder of FILE]",
-)
-@option(Section.INPUT, "--extra", multiple=True, metavar="NAME", help="Take this extra of a pyproject.toml, too.")
-@option(Section.INPUT, "--group", multiple=True, metavar="NAME", help="Take this dependency group, too.")
-@option(Section.INPUT, "--environment", metavar="NAME", help="Take this environment of a pixi project.")
-@option(Section.INPUT, "--cpu", is_flag=True, help="Of a CUDA and a CPU variant, take the CPU one. [the CUDA one]")
-@option(Section.INPUT, "--torch", metavar="VERSION", help="The torch to request, before what the files name.")
-@option(Section.INPUT, "--cuda", metavar="VERSION", help="The CUDA to request, before what the files name.")
-@option(
-    Section.OUTPUT,
-    "-o",
-    "--output",
-    metavar="NAME",
-    default="image.yaml",
-    help="Name of the definition, which is written beside FILE. [image.yaml]",
-)
-@option(Section.OUTPUT, "--dry-run", is_flag=True, help="Print the definition and write nothing.")
-@facts_option
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-@gathered(InitFlags)
+@new_command("init", InitFlags)
 def command(flags: InitFlags) -> None:
     """Write an image definition from the files of a project.
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, flag, new_command, option
 from envkit.cli.options import (
+    PATH,
     ProgressOptions,
     deadline_of,
-    gathered,
-    group,
+    engine_option,
     load_settings,
     progress_options,
     timeout_option,
@@ -56,18 +56,31 @@ image or an attachment is damaged, or with --key, not signed by the key.
 class InspectFlags:
     """The options of `envkit inspect`."""
 
-    image: str
-    packages: bool
-    layers: bool
-    licenses: bool
-    key_files: tuple[Path, ...]
-    identity: tuple[tuple[str, str], ...]
-    require: str | None
-    runner: str
-    timeout: float | None
-    page: Path | None
-    as_json: bool
-    progress: ProgressOptions = group(ProgressOptions)
+    image: str = argument(shell_complete=shell_values.images)
+    packages: bool = flag(Section.OUTPUT, "--packages", help="List every package, from all layers.")
+    layers: bool = flag(Section.OUTPUT, "--layers", help="List all layers, largest first.")
+    licenses: bool = flag(Section.OUTPUT, "--licenses", help="List packages by license, from all layers.")
+    key_files: tuple[Path, ...] = option(
+        Section.SIGNATURES, "--key PUB", multiple=True, type=PATH, help="Public key of an accepted signer; repeatable."
+    )
+    identity: tuple[tuple[str, str], ...] = option(
+        Section.SIGNATURES,
+        "--identity NAME ISSUER",
+        nargs=2,
+        multiple=True,
+        help="Accepted sigstore signer: an email or workflow address, and the URL of its identity provider.",
+    )
+    require: str | None = option(
+        Section.SIGNATURES,
+        "--require",
+        type=click.Choice(["proved"]),
+        help="Exit 5 or 6 unless IMAGE was verified; needs --key or --identity.",
+    )
+    runner: str = engine_option()
+    timeout: float | None = timeout_option()
+    page: Path | None = page_option("Write an HTML page with layers, packages and verifications.")
+    as_json: bool = flag(Section.OUTPUT, "--json", help="Print JSON (schema envkit.inspect/1).")
+    progress: ProgressOptions = progress_options()
 
     @property
     def lists(self) -> bool:
@@ -75,37 +88,7 @@ class InspectFlags:
         return self.packages or self.layers or self.licenses
 
 
-@new_command("inspect", help=_HELP)
-@click.argument("image", shell_complete=shell_values.images)
-@option(Section.OUTPUT, "--packages", is_flag=True, help="List every package, from all layers.")
-@option(Section.OUTPUT, "--layers", is_flag=True, help="List all layers, largest first.")
-@option(Section.OUTPUT, "--licenses", "licenses", is_flag=True, help="List packages by license, from all layers.")
-@option(Section.SIGNATURES,
-    "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
-    help="Public key of an accepted signer; repeatable.",
-)  # fmt: skip
-@option(Section.SIGNATURES,
-    "--identity", nargs=2, multiple=True, metavar="NAME ISSUER",
-    help="Accepted sigstore signer: an email or workflow address, and the URL of its identity provider.",
-)  # fmt: skip
-@option(
-    Section.SIGNATURES,
-    "--require",
-    type=click.Choice(["proved"]),
-    help="Exit 5 or 6 unless IMAGE was verified; needs --key or --identity.",
-)
-@option(
-    Section.INPUT,
-    "--runner",
-    type=click.Choice(["auto", "docker", "podman"]),
-    default="auto",
-    help="Engine that plain names refer to.",
-)
-@timeout_option()
-@page_option("Write an HTML page with layers, packages and verifications.")
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
-@progress_options()
-@gathered(InspectFlags)
+@new_command("inspect", InspectFlags, help=_HELP)
 def command(flags: InspectFlags) -> None:
     """See `_HELP`."""
     from datetime import UTC, datetime

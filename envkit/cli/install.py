@@ -10,45 +10,32 @@ from pathlib import Path
 import click
 
 from envkit.cli.console import tell
-from envkit.cli.declare import Section, new_command, option
-from envkit.cli.options import RequestOptions, gathered, group, load_settings, note, preset_option, request_options
+from envkit.cli.declare import Section, flag, group, new_command, option
+from envkit.cli.options import PATH, RequestOptions, load_settings, note, preset_option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallFlags:
     """The options of `envkit install`."""
 
+    venv: Path | None = option(
+        Section.INSTALL, "--venv DIR", type=PATH, help="Virtual environment; created if missing."
+    )
+    dry_run: bool = flag(Section.INSTALL, "--dry-run", help="Print the commands without running them.")
+    verify: bool = flag(
+        Section.INSTALL, "--verify", help="Run the smoke benchmark with the environment's Python afterwards."
+    )
+    torch_only: bool = flag(Section.INSTALL, "--torch-only", help="Do not install torchvision and torchaudio.")
+    allow_source: bool = flag(
+        Section.INSTALL,
+        "--allow-source",
+        help="Also install packages that have no wheel. This runs their build scripts as you.",
+    )
+    preset: str | None = preset_option()
     request: RequestOptions = group(RequestOptions)
-    venv: Path | None
-    dry_run: bool
-    preset: str | None
-    verify: bool
-    torch_only: bool
-    allow_source: bool
 
 
-@new_command("install")
-@option(
-    Section.INSTALL,
-    "--venv",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Virtual environment; created if missing.",
-)
-@option(Section.INSTALL, "--dry-run", is_flag=True, help="Print the commands without running them.")
-@option(
-    Section.INSTALL, "--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards."
-)
-@option(Section.INSTALL, "--torch-only", is_flag=True, help="Do not install torchvision and torchaudio.")
-@option(
-    Section.INSTALL,
-    "--allow-source",
-    is_flag=True,
-    help="Also install packages that have no wheel. This runs their build scripts as you.",
-)
-@preset_option
-@request_options
-@gathered(InstallFlags)
+@new_command("install", InstallFlags)
 def command(flags: InstallFlags) -> int:
     """Install torch, torchvision and torchaudio for this machine's GPU and driver, using uv.
 

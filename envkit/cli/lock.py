@@ -11,19 +11,16 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import tell
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, flag, group, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
     RequestOptions,
     allow_source_option,
     deadline_of,
     definition_argument,
-    gathered,
-    group,
     load_settings,
     preset_option,
     progress_options,
-    request_options,
     timeout_option,
 )
 from envkit.cli.output import print_json, show_table
@@ -47,21 +44,44 @@ _DIGEST = len("sha256:") + 12  # characters of a base's digest in the table
 class LockFlags:
     """The options of `envkit lock`."""
 
-    definition: str | None
+    definition: str | None = definition_argument()
     request: RequestOptions = group(RequestOptions)
-    base: str
-    engine: str | None
-    allow_source: tuple[str, ...]
-    preset: str | None
-    output: str
-    check: bool
-    as_of: str | None
-    update: tuple[str, ...]
-    upgrade: bool
-    export_format: str | None
-    timeout: float | None
-    progress: ProgressOptions = group(ProgressOptions)
-    as_json: bool
+    base: str = option(
+        Section.BUILD, "--base IMAGE", default="auto", help="Base image, bootstrap:debian/bookworm, or none. [auto]"
+    )
+    engine: str | None = option(
+        Section.BUILD,
+        "--engine NAME",
+        shell_complete=shell_values.engines,
+        help="Engine that will build the image; it determines the base image.",
+    )
+    allow_source: tuple[str, ...] = allow_source_option()
+    preset: str | None = preset_option()
+    output: str = option(
+        Section.OUTPUT,
+        "-o",
+        "--output FILE",
+        shell_complete=shell_values.files,
+        default="envkit.lock",
+        help="Lock file; - is stdout. [envkit.lock]",
+    )
+    check: bool = flag(Section.LOCK, "--check", help="Only check the lock; exit 4 if it is stale or missing.")
+    as_of: str | None = option(
+        Section.LOCK, "--as-of DATE", help="Ignore anything published after this date (UTC) or time."
+    )
+    update: tuple[str, ...] = option(
+        Section.LOCK,
+        "--update NAME",
+        multiple=True,
+        help="Update this package and what must move with it; keep the others. Repeatable.",
+    )
+    upgrade: bool = flag(Section.LOCK, "--upgrade", help="Update every package, as if there were no lock.")
+    export_format: str | None = option(
+        Section.OUTPUT, "--export", type=click.Choice(_FORMATS), help="Print the lock for another tool."
+    )
+    timeout: float | None = timeout_option()
+    progress: ProgressOptions = progress_options()
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {SCHEMA}).")
 
     def lock_request(self, plan: BuildPlan) -> LockRequest:
         """Return what to lock.
@@ -89,51 +109,7 @@ class LockFlags:
         )
 
 
-@new_command("lock")
-@definition_argument
-@request_options
-@option(
-    Section.BUILD,
-    "--base",
-    metavar="IMAGE",
-    default="auto",
-    help="Base image, bootstrap:debian/bookworm, or none. [auto]",
-)
-@option(
-    Section.BUILD,
-    "--engine",
-    metavar="NAME",
-    shell_complete=shell_values.engines,
-    help="Engine that will build the image; it determines the base image.",
-)
-@allow_source_option
-@preset_option
-@option(
-    Section.OUTPUT,
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    default="envkit.lock",
-    help="Lock file; - is stdout. [envkit.lock]",
-)
-@option(Section.LOCK, "--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
-@option(Section.LOCK, "--as-of", metavar="DATE", help="Ignore anything published after this date (UTC) or time.")
-@option(
-    Section.LOCK,
-    "--update",
-    multiple=True,
-    metavar="NAME",
-    help="Update this package and what must move with it; keep the others. Repeatable.",
-)
-@option(Section.LOCK, "--upgrade", is_flag=True, help="Update every package, as if there were no lock.")
-@option(
-    Section.OUTPUT, "--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool."
-)
-@timeout_option()
-@progress_options()
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-@gathered(LockFlags)
+@new_command("lock", LockFlags)
 def command(flags: LockFlags) -> None:
     """Solve an image's packages and record the URL, SHA-256 and size of each. No package is downloaded.
 

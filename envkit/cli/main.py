@@ -13,8 +13,7 @@ import click
 
 from envkit import __version__
 from envkit.cli import stdio
-from envkit.cli.completion import COMPLETE, answer
-from envkit.cli.declare import Section, SectionGroup, SectionOption, Verbosity
+from envkit.cli.declare import COMPLETE, Section, SectionGroup, SectionOption, Verbosity
 from envkit.ground import signals
 from envkit.ground.errors import Ending, InterruptedRun, masked
 
@@ -172,6 +171,8 @@ def run(arguments: Sequence[str]) -> int:
     verbosity = Verbosity()
     try:
         if instruction := os.environ.get(COMPLETE):
+            from envkit.cli.completion import answer
+
             return answer(envkit, instruction)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False, obj=verbosity)
         sys.stdout.flush()

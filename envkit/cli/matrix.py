@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_group, option, verbose_option
+from envkit.cli.declare import Section, SectionGroup, argument, new_command, option, verbose_option
 from envkit.cli.matrix_check import check_command, prove_command
 from envkit.cli.matrix_options import (
     counts_of,
@@ -16,7 +17,7 @@ from envkit.cli.matrix_options import (
     print_facts_json,
 )
 from envkit.cli.matrix_update import update_command
-from envkit.cli.options import facts_in, load_facts
+from envkit.cli.options import facts_option, load_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,62 +74,59 @@ _LISTED = {
 }
 
 
-@new_group("matrix", help=_HELP)
-def command() -> None:
-    """The group of these commands; its help is `_HELP`."""
-
-
+command = SectionGroup("matrix", help=_HELP)
 command.add_command(check_command)
 command.add_command(prove_command)
 command.add_command(update_command)
 
 
-@command.command("list")
-@click.argument("table", required=False, shell_complete=shell_values.tables)
-@option(
-    Section.SELECTION,
-    "--torch",
-    metavar="VERSION",
-    shell_complete=shell_values.torches,
-    help="Show only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.",
-)
-@option(
-    Section.SELECTION,
-    "--cuda",
-    metavar="VERSION",
-    shell_complete=shell_values.cudas,
-    help="Show only rows of this CUDA runtime, or cpu.",
-)
-@option(
-    Section.SELECTION,
-    "--source",
-    metavar="NAME",
-    shell_complete=shell_values.sources,
-    help="Show only builds of this source: pytorch, pypi, conda-forge, conda-pytorch.",
-)
-@facts_in(Section.INPUT)
-@json_option
-def list_(
-    table: str | None, *, torch: str | None, cuda: str | None, source: str | None, facts_file: str | None, as_json: bool
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListFlags:
+    """The options of `envkit matrix list`."""
+
+    table: str | None = argument(required=False, shell_complete=shell_values.tables)
+    torch: str | None = option(
+        Section.SELECTION,
+        "--torch VERSION",
+        shell_complete=shell_values.torches,
+        help="Show only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.",
+    )
+    cuda: str | None = option(
+        Section.SELECTION,
+        "--cuda VERSION",
+        shell_complete=shell_values.cudas,
+        help="Show only rows of this CUDA runtime, or cpu.",
+    )
+    source: str | None = option(
+        Section.SELECTION,
+        "--source NAME",
+        shell_complete=shell_values.sources,
+        help="Show only builds of this source: pytorch, pypi, conda-forge, conda-pytorch.",
+    )
+    facts_file: str | None = facts_option(Section.INPUT)
+    as_json: bool = json_option()
+
+
+@new_command("list", ListFlags, parent=command)
+def list_(flags: ListFlags) -> None:
     """List the rows of a table, or all tables."""
     from envkit.cli.output import show_table
 
-    facts = load_facts(facts_file)
-    if table is None and not (torch or cuda or source):
+    facts = load_facts(flags.facts_file)
+    if flags.table is None and not (flags.torch or flags.cuda or flags.source):
         counts = counts_of(facts)
-        if as_json:
+        if flags.as_json:
             print_facts_json(facts, tables=counts)
         else:
             show_table(("table", "rows"), [(name, str(count)) for name, count in counts.items()])
             click.echo(f"\n{identity_line(facts)}")
         return
-    name = _table_name(table or "builds")
+    name = _table_name(flags.table or "builds")
     if name == "sources":
-        _list_sources(facts, as_json)
+        _list_sources(facts, flags.as_json)
         return
-    rows = _filtered(facts, name, {"torch": torch, "cuda": cuda, "source": source})
-    if as_json:
+    rows = _filtered(facts, name, {"torch": flags.torch, "cuda": flags.cuda, "source": flags.source})
+    if flags.as_json:
         print_facts_json(facts, table=name, rows=[_tree(row) for row in rows])
         return
     cells = [[_text(column, getattr(row, column)) for column in _LISTED[name]] for row in rows]
@@ -138,12 +136,18 @@ def list_(
         click.echo("no matching rows", err=True)
 
 
-@command.command("show")
-@click.argument("key")
-@verbose_option("Also show the evidence of each value, with its grade.")
-@facts_in(Section.INPUT)
-@json_option
-def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowFlags:
+    """The options of `envkit matrix show`."""
+
+    key: str = argument()
+    verbose: bool = verbose_option("Also show the evidence of each value, with its grade.")
+    facts_file: str | None = facts_option(Section.INPUT)
+    as_json: bool = json_option()
+
+
+@new_command("show", ShowFlags, parent=command)
+def show(flags: ShowFlags) -> None:
     """Show everything known about KEY, with its sources.
 
     KEY is a torch release, a companion (torchcodec, 'torchvision 0.21.0'), triton or setuptools, a CUDA or cuDNN
@@ -152,7 +156,7 @@ def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> N
     from envkit.facts import lookup, sources
     from envkit.ground.errors import UsageError
 
-    facts = load_facts(facts_file)
+    facts, key = load_facts(flags.facts_file), flags.key
     entries = lookup.find(facts, key)
     if not entries:
         near = lookup.nearest(facts, key)
@@ -160,7 +164,7 @@ def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> N
             f"unknown key {key!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
             hint=f"envkit matrix show {_quoted(near[0])}" if near else "envkit matrix list",
         )
-    if as_json:
+    if flags.as_json:
         print_facts_json(
             facts,
             key=key,
@@ -183,7 +187,7 @@ def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> N
         if position:
             click.echo("")
         _show_entry(facts, entry)
-        if verbose:
+        if flags.verbose:
             _show_evidence(entry)
 
 

@@ -10,14 +10,14 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import tell
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, flag, new_command, option
 from envkit.cli.matrix_options import (
     counts_of,
     identity_line,
     json_option,
     print_facts_json,
 )
-from envkit.cli.options import ProgressOptions, facts_in, gathered, group, load_facts, progress_options
+from envkit.cli.options import ProgressOptions, facts_option, load_facts, progress_options
 
 if TYPE_CHECKING:
     from envkit.facts.check import Finding
@@ -32,37 +32,27 @@ _QUOTE = 60  # characters of a quotation on a terminal
 class CheckFlags:
     """The options of `envkit matrix check`."""
 
-    online: bool
-    deep: bool
-    index: str | None
-    torch: str | None
-    table: str | None
-    facts_file: str | None
-    progress: ProgressOptions = group(ProgressOptions)
-    as_json: bool
+    online: bool = flag(Section.INPUT, "--online", help="Compare the facts with the wheels on the Python index.")
+    deep: bool = flag(Section.INPUT, "--deep", help="With --online: also read machine code (20 to 45 MB per file).")
+    index: str | None = option(
+        Section.INPUT,
+        "--index",
+        type=click.Choice(("python", "pytorch")),
+        help="With --online: read wheels of the Python index, or the pages of the PyTorch index.  [python]",
+    )
+    torch: str | None = option(
+        Section.SELECTION,
+        "--torch VERSION",
+        shell_complete=shell_values.torches,
+        help="With --online: check only this release.",
+    )
+    table: str | None = option(Section.SELECTION, "--table NAME", help="Show only findings in this table.")
+    facts_file: str | None = facts_option(Section.INPUT)
+    progress: ProgressOptions = progress_options()
+    as_json: bool = json_option()
 
 
-@new_command("check")
-@option(Section.INPUT, "--online", is_flag=True, help="Compare the facts with the wheels on the Python index.")
-@option(Section.INPUT, "--deep", is_flag=True, help="With --online: also read machine code (20 to 45 MB per file).")
-@option(
-    Section.INPUT,
-    "--index",
-    type=click.Choice(("python", "pytorch")),
-    help="With --online: read wheels of the Python index, or the pages of the PyTorch index.  [python]",
-)
-@option(
-    Section.SELECTION,
-    "--torch",
-    metavar="VERSION",
-    shell_complete=shell_values.torches,
-    help="With --online: check only this release.",
-)
-@option(Section.SELECTION, "--table", metavar="NAME", help="Show only findings in this table.")
-@facts_in(Section.INPUT)
-@progress_options()
-@json_option
-@gathered(CheckFlags)
+@new_command("check", CheckFlags)
 def check_command(flags: CheckFlags) -> None:
     """Check every invariant of the facts and their evidence. Exit 2 and list all findings if one is violated.
 
@@ -150,15 +140,21 @@ def _summary(proofs: tuple[Reading, ...], unit: str, wrong: int, traffic: Any) -
     return f"{len(proofs)} {unit}, {values} values read, {result}; {traffic_text}"
 
 
-@new_command("prove")
-@click.argument("what", metavar="torch==VERSION|FILE.whl")
-@option(
-    Section.INPUT, "--deep", is_flag=True, help="Also read the machine code in libtorch_cuda.so (20 to 45 MB per file)."
-)
-@option(Section.OUTPUT, "--as-overlay", is_flag=True, help="Print the rows as YAML for --facts.")
-@facts_in(Section.INPUT)
-@json_option
-def prove_command(what: str, *, deep: bool, as_overlay: bool, facts_file: str | None, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProveFlags:
+    """The options of `envkit matrix prove`."""
+
+    what: str = argument(metavar="torch==VERSION|FILE.whl")
+    deep: bool = flag(
+        Section.INPUT, "--deep", help="Also read the machine code in libtorch_cuda.so (20 to 45 MB per file)."
+    )
+    as_overlay: bool = flag(Section.OUTPUT, "--as-overlay", help="Print the rows as YAML for --facts.")
+    facts_file: str | None = facts_option(Section.INPUT)
+    as_json: bool = json_option()
+
+
+@new_command("prove", ProveFlags)
+def prove_command(flags: ProveFlags) -> None:
     """Compare the facts about a torch release with its wheels.
 
     Reads parts of the wheels on the Python index (about 15 MB per release), or one local wheel. Nothing in them is
@@ -172,16 +168,16 @@ def prove_command(what: str, *, deep: bool, as_overlay: bool, facts_file: str | 
     from envkit.ground.progress import Silent
     from envkit.pipeline.proving import prove
 
-    if as_overlay and as_json:
+    if flags.as_overlay and flags.as_json:
         raise click.UsageError("--as-overlay and --json contradict each other")
-    facts = load_facts(facts_file)
-    proof = prove(what, facts, load_settings({"facts": facts_file}), Silent(), deep=deep)
-    if as_overlay:
+    facts = load_facts(flags.facts_file)
+    proof = prove(flags.what, facts, load_settings({"facts": flags.facts_file}), Silent(), deep=flags.deep)
+    if flags.as_overlay:
         from envkit.evidence.overlay import text_of
 
         click.echo(text_of([proof.proved.release], proof.proved.rows, facts), nl=False)
         return
-    if as_json:
+    if flags.as_json:
         print_facts_json(facts, proof=proof.to_json())
     else:
         _show_proof(proof)

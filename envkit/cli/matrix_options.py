@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.declare import Section, option
+from envkit.cli.declare import Section, flag
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 SCHEMA = "envkit.facts-rows/1"
 
 
-def json_option(command: Any) -> Any:
-    """Add the option `--json` to a command."""
-    return option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")(command)
+def json_option() -> Any:
+    """Declare a field as the option `--json`."""
+    return flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {SCHEMA}).")
 
 
 def identity(facts: Facts) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli.console import tell
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, flag, new_command, option
 from envkit.cli.matrix_options import json_option, print_facts_json
-from envkit.cli.options import ProgressOptions, gathered, group, load_facts, load_settings, progress_options
+from envkit.cli.options import ProgressOptions, load_facts, load_settings, progress_options
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -23,26 +23,20 @@ if TYPE_CHECKING:
 class UpdateFlags:
     """The options of `envkit matrix update`."""
 
-    write: bool
-    since: str | None
-    torch: str | None
-    deep: bool
-    into: str | None
-    progress: ProgressOptions = group(ProgressOptions)
-    as_json: bool
+    write: bool = flag(
+        Section.OUTPUT, "--write", help="Write the tables, their evidence and the snapshot of this checkout."
+    )
+    since: str | None = option(
+        Section.SELECTION, "--since DATE", help="Also reread releases uploaded since this date: 2026-10-01."
+    )
+    torch: str | None = option(Section.SELECTION, "--torch VERSION", help="Read only this release.")
+    deep: bool = flag(Section.INPUT, "--deep", help="Also read machine code (20 to 45 MB per file).")
+    into: str | None = option(Section.OUTPUT, "--into FILE", help="Write an overlay for --facts instead of the tables.")
+    progress: ProgressOptions = progress_options()
+    as_json: bool = json_option()
 
 
-@new_command("update")
-@option(
-    Section.OUTPUT, "--write", is_flag=True, help="Write the tables, their evidence and the snapshot of this checkout."
-)
-@option(Section.SELECTION, "--since", metavar="DATE", help="Also reread releases uploaded since this date: 2026-10-01.")
-@option(Section.SELECTION, "--torch", metavar="VERSION", help="Read only this release.")
-@option(Section.INPUT, "--deep", is_flag=True, help="Also read machine code (20 to 45 MB per file).")
-@option(Section.OUTPUT, "--into", metavar="FILE", help="Write an overlay for --facts instead of the tables.")
-@progress_options()
-@json_option
-@gathered(UpdateFlags)
+@new_command("update", UpdateFlags)
 def update_command(flags: UpdateFlags) -> None:
     """Read new torch releases from the Python index and print the changes to the tables as a diff.
 

@@ -1,32 +1,23 @@
-"""Options that several commands share, and the decorator that passes a command all options as one frozen dataclass.
-
-    @new_command("push")
-    @click.argument("reference")
-    @progress_options()
-    @gathered(PushFlags)
-    def command(flags: PushFlags) -> int: ...
-
-`PushFlags` has a field for each option of the command, and one for each group of shared options (`group`).
-"""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for, tell
-from envkit.cli.declare import Command, Section, option, quiet_option, verbose_option, verbosity
+from envkit.cli.declare import Section, argument, flag, group, option, quiet_option, verbose_option, verbosity
 from envkit.cli.step_timer import StepTimer
 from envkit.ground.errors import ConflictError, UsageError, masked
+from envkit.ground.settings import RUNNERS
 from envkit.ground.text import neutral
 from envkit.pipeline.asking import AUTO, fields_here
 
@@ -38,6 +29,7 @@ if TYPE_CHECKING:
     from envkit.plan.definition import Definition
 
 STDOUT = "-"
+PATH = click.Path(path_type=Path)
 TIERS = ("quick", "standard", "deep")
 REQUEST_FIELDS = (
     "torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size",
@@ -46,86 +38,163 @@ REQUEST_FIELDS = (
 _LONGEST_S = 366 * 86400.0  # a year; the timers of the system overflow above a few billion seconds
 _NOTED = "envkit.ground.settings.noted"  # a key of `click.Context.meta`, which a command shares with its group
 
-Flags = TypeVar("Flags")
-Result = TypeVar("Result")
-
-
-def group(kind: type[Flags]) -> Flags:
-    """Declare a dataclass field whose value is a `kind`, filled from the options of that shared dataclass."""
-    declared: Flags = field(metadata={"group": kind})
-    return declared
-
-
-def gathered(kind: type[Flags]) -> Callable[[Callable[[Flags], Result]], Callable[..., Result]]:
-    """Return a decorator that passes a command's keywords as one `kind`; it has to be the innermost.
-
-    Raises:
-        TypeError: an option has no field, or a field has no option. That is a bug of the command.
-    """
-
-    def decorate(command: Callable[[Flags], Result]) -> Callable[..., Result]:
-        @functools.wraps(command)
-        def called(**typed: Any) -> Result:
-            flags = gather(kind, typed)
-            if typed:
-                raise TypeError(f"{kind.__name__} has no field for {', '.join(typed)}")
-            return command(flags)
-
-        return called
-
-    return decorate
-
-
-def gather(kind: type[Flags], typed: dict[str, Any]) -> Flags:
-    """Return a dataclass filled from `typed`; keywords that it uses are removed from there."""
-    values: dict[str, Any] = {}
-    for attribute in fields(kind):  # type: ignore[arg-type]  # `kind` is a dataclass
-        inner = attribute.metadata.get("group")
-        if inner is not None:
-            values[attribute.name] = gather(inner, typed)
-        elif attribute.name not in typed:
-            raise TypeError(f"{kind.__name__}.{attribute.name} has no option")
-        else:
-            values[attribute.name] = typed.pop(attribute.name)
-    return kind(**values)
-
-
-def applied(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
-    """Return a decorator that adds options to a command, in their order."""
-
-    def decorate(command: Command) -> Command:
-        for add in reversed(options):  # the decorator in the last line above a function is applied first, too
-            command = add(command)
-        return command
-
-    return decorate
-
-
 # A request: the constraints on an image.
+
+
+def definition_argument() -> Any:
+    """Declare the field `definition` as the optional argument DEFINITION."""
+    return argument(required=False, shell_complete=shell_values.definitions)
+
+
+def definitions_argument() -> Any:
+    """Declare the field `definitions` as the argument DEFINITION, of which there may be several."""
+    return argument(nargs=-1, metavar="[DEFINITION]...", shell_complete=shell_values.definitions)
+
+
+def facts_option(section: Section) -> Any:
+    """Declare a field as the option `--facts FILE` in a section of the help."""
+    return option(
+        section,
+        "--facts FILE",
+        shell_complete=shell_values.files,
+        help="YAML file that adds to or overrides the compatibility data.",
+    )
+
+
+def preset_option() -> Any:
+    """Declare a field as the option `--preset NAME`."""
+    return option(
+        Section.GENERAL,
+        "--preset NAME",
+        shell_complete=shell_values.presets,
+        help="Download from the mirrors of tuna, aliyun, sjtu or ustc.",
+    )
+
+
+def allow_source_option() -> Any:
+    """Declare a field as the option `--allow-source NAME`."""
+    return option(
+        Section.BUILD,
+        "--allow-source NAME",
+        multiple=True,
+        help="Build this package from source, in a sandbox, if it has no wheel. Repeatable.",
+    )
+
+
+def skip_impossible_option() -> bool:
+    """Declare a field as the option `--skip-impossible` of a matrix file."""
+    return flag(
+        Section.MANY, "--skip-impossible", help="Skip combinations of the matrix that have no compatible versions."
+    )
+
+
+def allow_cpu_option() -> bool:
+    """Declare a field as the option `--allow-cpu`."""
+    return flag(
+        Section.CHECKS, "--allow-cpu", help="Exit 0 for a CUDA image without a GPU (still reported as NOT VERIFIED)."
+    )
+
+
+def engine_option() -> Any:
+    """Declare a field as the option `--runner` of a command that reads images and runs none."""
+    return option(
+        Section.INPUT,
+        "--runner",
+        type=click.Choice(["auto", "docker", "podman"]),
+        default="auto",
+        help="Engine that plain names refer to.",
+    )
+
+
+def _no_amd(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    del context, option
+    if value is not None:
+        from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT
+
+        raise ConflictError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
     """The options of a request, as typed."""
 
-    torch: str | None
-    cuda: str | None
-    cudnn: str | None
-    python: str | None
-    driver: str | None
-    gpu: tuple[str, ...]
-    os: str | None
-    platform: str | None
-    source: str | None
-    cpu: bool
-    max_size: str | None
-    supported_only: bool
-    allow_forward_compat: bool
-    with_: tuple[str, ...]
-    torchvision: str | None
-    here: bool
-    template: str | None
-    facts_file: str | None
+    torch: str | None = option(
+        Section.REQUEST,
+        "--torch VERSION",
+        shell_complete=shell_values.torches,
+        help="torch version: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'.",
+    )
+    cuda: str | None = option(
+        Section.REQUEST,
+        "--cuda VERSION",
+        shell_complete=shell_values.cudas,
+        help="CUDA runtime version: 11.8, cu118, 12.* or '>=12.1,<13'.",
+    )
+    cudnn: str | None = option(Section.REQUEST, "--cudnn VERSION", help="cuDNN version: 9.10, 9.* or '>=9.5'.")
+    python: str | None = option(Section.REQUEST, "--python VERSION", help="Python version: 3.11, or '>=3.10,<3.13'.")
+    with_: tuple[str, ...] = option(
+        Section.REQUEST,
+        "--with PACKAGE",
+        multiple=True,
+        help="Choose a torch for torchaudio, 'torchvision==0.21.*', torchtext or torchcodec; "
+        "add another package to the image: 'einops>=0.7'. Repeatable.",
+    )
+    torchvision: str | None = option(
+        Section.REQUEST, "--torchvision VERSION", help="The same as --with torchvision==VERSION."
+    )
+    driver: str | None = option(
+        Section.REQUEST, "--driver VERSION", help="NVIDIA driver of the machine that runs the image; auto: this host's."
+    )
+    gpu: tuple[str, ...] = option(
+        Section.REQUEST,
+        "--gpu NAME",
+        multiple=True,
+        shell_complete=shell_values.gpus,
+        help='GPU of that machine: A100, "RTX 4090", sm_86; auto: this host\'s. Repeatable.',
+    )
+    here: bool = flag(Section.REQUEST, "--here", help="Use this machine's GPUs and driver: --gpu auto --driver auto.")
+    os: str | None = option(
+        Section.REQUEST,
+        "--os NAME",
+        shell_complete=shell_values.systems,
+        help="OS of the image: debian12, ubuntu22.04, rockylinux9. [debian12]",
+    )
+    platform: str | None = option(
+        Section.REQUEST,
+        "--platform NAME",
+        shell_complete=shell_values.platforms,
+        help="Platform of the image: linux-64 or linux-aarch64. [linux-64]",
+    )
+    source: str | None = option(
+        Section.REQUEST,
+        "--source NAME",
+        shell_complete=shell_values.sources,
+        help="Source of torch: auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]",
+    )
+    cpu: bool = flag(Section.REQUEST, "--cpu", help="Use a build without CUDA.")
+    max_size: str | None = option(
+        Section.REQUEST, "--max-size SIZE", help="Maximum download size of torch and its dependencies: 3GB."
+    )
+    supported_only: bool = flag(
+        Section.REQUEST,
+        "--supported-only",
+        help="Use only a Python that is not end-of-life and one of the two newest minor versions of torch.",
+    )
+    allow_forward_compat: bool = flag(
+        Section.REQUEST,
+        "--allow-forward-compat",
+        help="Accept a CUDA version that needs a cuda-compat package in the image (data center GPUs only).",
+    )
+    # Not supported: the error explains it to users of AMD GPUs, with or without a value.
+    rocm: None = option(Section.REQUEST, "--rocm", is_flag=False, flag_value="", hidden=True, callback=_no_amd)
+    template: str | None = option(
+        Section.REQUEST,
+        "--template NAME",
+        shell_complete=shell_values.templates,
+        help="Build method: miniconda, or wheels (venv on the system Python); or your own miniconda-NAME or "
+        "wheels-NAME. [miniconda]",
+    )
+    facts_file: str | None = facts_option(Section.REQUEST)
 
     @property
     def is_empty(self) -> bool:
@@ -175,153 +244,12 @@ class RequestOptions:
         for name, value in typed.items():
             if not value or (name, value) == ("base", AUTO):
                 continue
-            for argument in (value,) if isinstance(value, str | bool) else value:
-                option = f"--{name.replace('_', '-')}"
-                words += [option] if argument is True else [option, str(argument)]
+            for text in (value,) if isinstance(value, str | bool) else value:
+                flag = f"--{name.replace('_', '-')}"
+                words += [flag] if text is True else [flag, str(text)]
         words += ["--here"] if self.here else []
         words += ["--facts", self.facts_file] if self.facts_file else []
         return shlex.join([*words, "-o", file or "envkit.lock"])
-
-
-def _no_amd(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    del context, option
-    if value is not None:
-        from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT
-
-        raise ConflictError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
-
-
-def facts_in(section: Section) -> Callable[[Command], Command]:
-    """Return the option `--facts FILE` in a section of the help."""
-    return option(
-        section,
-        "--facts",
-        "facts_file",
-        metavar="FILE",
-        shell_complete=shell_values.files,
-        help="YAML file that adds to or overrides the compatibility data.",
-    )
-
-
-facts_option = facts_in(Section.REQUEST)
-preset_option = option(
-    Section.GENERAL,
-    "--preset",
-    metavar="NAME",
-    shell_complete=shell_values.presets,
-    help="Download from the mirrors of tuna, aliyun, sjtu or ustc.",
-)
-allow_source_option = option(
-    Section.BUILD, "--allow-source", multiple=True, metavar="NAME",
-    help="Build this package from source, in a sandbox, if it has no wheel. Repeatable.",
-)  # fmt: skip
-definition_argument = click.argument("definition", required=False, shell_complete=shell_values.definitions)
-definitions_argument = click.argument(
-    "definitions", nargs=-1, metavar="[DEFINITION]...", shell_complete=shell_values.definitions
-)
-request_options = applied(
-    (
-        option(
-            Section.REQUEST,
-            "--torch",
-            metavar="VERSION",
-            shell_complete=shell_values.torches,
-            help="torch version: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'.",
-        ),
-        option(
-            Section.REQUEST,
-            "--cuda",
-            metavar="VERSION",
-            shell_complete=shell_values.cudas,
-            help="CUDA runtime version: 11.8, cu118, 12.* or '>=12.1,<13'.",
-        ),
-        option(Section.REQUEST, "--cudnn", metavar="VERSION", help="cuDNN version: 9.10, 9.* or '>=9.5'."),
-        option(Section.REQUEST, "--python", metavar="VERSION", help="Python version: 3.11, or '>=3.10,<3.13'."),
-        option(
-            Section.REQUEST,
-            "--with",
-            "with_",
-            metavar="PACKAGE",
-            multiple=True,
-            help="Choose a torch for torchaudio, 'torchvision==0.21.*', torchtext or torchcodec; "
-            "add another package to the image: 'einops>=0.7'. Repeatable.",
-        ),
-        option(Section.REQUEST, "--torchvision", metavar="VERSION", help="The same as --with torchvision==VERSION."),
-        option(
-            Section.REQUEST,
-            "--driver",
-            metavar="VERSION",
-            help="NVIDIA driver of the machine that runs the image; auto: this host's.",
-        ),
-        option(
-            Section.REQUEST,
-            "--gpu",
-            metavar="NAME",
-            multiple=True,
-            shell_complete=shell_values.gpus,
-            help='GPU of that machine: A100, "RTX 4090", sm_86; auto: this host\'s. Repeatable.',
-        ),
-        option(
-            Section.REQUEST,
-            "--here",
-            is_flag=True,
-            help="Use this machine's GPUs and driver: --gpu auto --driver auto.",
-        ),
-        option(
-            Section.REQUEST,
-            "--os",
-            metavar="NAME",
-            shell_complete=shell_values.systems,
-            help="OS of the image: debian12, ubuntu22.04, rockylinux9. [debian12]",
-        ),
-        option(
-            Section.REQUEST,
-            "--platform",
-            metavar="NAME",
-            shell_complete=shell_values.platforms,
-            help="Platform of the image: linux-64 or linux-aarch64. [linux-64]",
-        ),
-        option(
-            Section.REQUEST,
-            "--source",
-            metavar="NAME",
-            shell_complete=shell_values.sources,
-            help="Source of torch: auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]",
-        ),
-        option(Section.REQUEST, "--cpu", is_flag=True, help="Use a build without CUDA."),
-        option(
-            Section.REQUEST,
-            "--max-size",
-            metavar="SIZE",
-            help="Maximum download size of torch and its dependencies: 3GB.",
-        ),
-        option(
-            Section.REQUEST,
-            "--supported-only",
-            is_flag=True,
-            help="Use only a Python that is not end-of-life and one of the two newest minor versions of torch.",
-        ),
-        option(
-            Section.REQUEST,
-            "--allow-forward-compat",
-            is_flag=True,
-            help="Accept a CUDA version that needs a cuda-compat package in the image (data center GPUs only).",
-        ),
-        # Not supported: the error explains it to users of AMD GPUs, with or without a value.
-        option(
-            Section.REQUEST, "--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd
-        ),
-        option(
-            Section.REQUEST,
-            "--template",
-            metavar="NAME",
-            shell_complete=shell_values.templates,
-            help="Build method: miniconda, or wheels (venv on the system Python); or your own miniconda-NAME or "
-            "wheels-NAME. [miniconda]",
-        ),
-        facts_option,
-    )
-)
 
 
 def load_definition(name: str, facts: Facts) -> Definition:
@@ -400,9 +328,15 @@ def _tell_once(line: str) -> None:
 class ProgressOptions:
     """How progress is shown on stderr."""
 
-    progress: str
-    quiet: bool
-    verbose: bool
+    progress: str = option(
+        Section.GENERAL,
+        "--progress",
+        type=click.Choice(MODES),
+        default="auto",
+        help="Progress output on stderr. [auto]",
+    )
+    quiet: bool = quiet_option()
+    verbose: bool = verbose_option()
 
     @property
     def mode(self) -> str:
@@ -414,21 +348,9 @@ class ProgressOptions:
         return StepTimer(reporter_for(self.mode, verbose=self.verbose))
 
 
-def progress_options(verbose: str = "Show full output while it runs.") -> Callable[[Command], Command]:
-    """Return a decorator that adds `--progress`, `-q` and `-v`; `verbose` is the help of `-v`."""
-    return applied(
-        (
-            option(
-                Section.GENERAL,
-                "--progress",
-                type=click.Choice(MODES),
-                default="auto",
-                help="Progress output on stderr. [auto]",
-            ),
-            quiet_option(),
-            verbose_option(verbose),
-        )
-    )
+def progress_options(verbose: str = "Show full output while it runs.") -> ProgressOptions:
+    """Declare a field as `--progress`, `-q` and `-v`; `verbose` is the help of `-v`."""
+    return group(ProgressOptions, verbose={"help": verbose})
 
 
 class Seconds(click.FloatRange):
@@ -445,9 +367,9 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-def timeout_option(text: str = "Time limit of the whole command.") -> Callable[[Command], Command]:
-    """Return the option `--timeout`; `text` is its help."""
-    return option(Section.GENERAL, "--timeout", type=Seconds(), metavar="SECONDS", help=text)
+def timeout_option(text: str = "Time limit of the whole command.") -> Any:
+    """Declare a field as the option `--timeout`; `text` is its help."""
+    return option(Section.GENERAL, "--timeout SECONDS", type=Seconds(), help=text)
 
 
 def deadline_of(timeout: float | None, reporter: StepTimer) -> Deadline:
@@ -464,8 +386,8 @@ def deadline_of(timeout: float | None, reporter: StepTimer) -> Deadline:
 class DocumentOptions:
     """Where the JSON document of a command goes."""
 
-    as_json: bool
-    out_file: str | None
+    as_json: bool = flag(Section.OUTPUT, "--json")
+    out_file: str | None = option(Section.OUTPUT, "-o FILE", shell_complete=shell_values.files)
 
     def target(self) -> str | None:
         """Return where the document goes: a file, `-` for stdout, None for nowhere.
@@ -488,26 +410,17 @@ class DocumentOptions:
         return STDOUT if self.as_json else self.out_file
 
 
-def document_options(what: str, *names: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds `--json` and `-o FILE`.
+def document_options(what: str, *names: str) -> DocumentOptions:
+    """Declare a field as `--json` and `-o FILE`.
 
     Args:
         what: the document, for the help: 'the record (schema envkit.verify/1)'.
         names: further names of `-o`.
     """
-    return applied(
-        (
-            option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print {what} to stdout."),
-            option(
-                Section.OUTPUT,
-                "-o",
-                *names,
-                "out_file",
-                metavar="FILE",
-                shell_complete=shell_values.files,
-                help=f"Write {what} to FILE.",
-            ),
-        )
+    return group(
+        DocumentOptions,
+        as_json={"help": f"Print {what} to stdout."},
+        out_file={"names": ("-o", *names), "help": f"Write {what} to FILE."},
     )
 
 
@@ -518,36 +431,16 @@ def document_options(what: str, *names: str) -> Callable[[Command], Command]:
 class RegistryFlags:
     """The options of a push to a registry."""
 
-    replace_tag: bool
-    mount_from: tuple[str, ...]
-
-
-registry_options = applied(
-    (
-        option(Section.PUBLISH, "--replace-tag", is_flag=True, help="Overwrite a tag that points to another image."),
-        option(
-            Section.PUBLISH,
-            "--mount-from",
-            multiple=True,
-            metavar="REPOSITORY",
-            help="Reuse layers of this repository in the same registry; repeatable.",
-        ),
+    replace_tag: bool = flag(Section.PUBLISH, "--replace-tag", help="Overwrite a tag that points to another image.")
+    mount_from: tuple[str, ...] = option(
+        Section.PUBLISH,
+        "--mount-from REPOSITORY",
+        multiple=True,
+        help="Reuse layers of this repository in the same registry; repeatable.",
     )
-)
 
 
 # Runs.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerOptions:
-    """Where the payload runs, and which checks it runs."""
-
-    runner: str | None
-    gpus: str | None
-    tier: str | None
-    only: tuple[str, ...]  # ids of checks
-    skip: tuple[str, ...]
 
 
 def _ids(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -555,37 +448,29 @@ def _ids(_context: click.Context, _option: click.Parameter, given: tuple[str, ..
     return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
 
 
-def _checks_option(name: str, text: str) -> Callable[[Command], Command]:
+def _checks_option(name: str, text: str) -> Any:
     return option(
-        Section.CHECKS, name, multiple=True, metavar="IDS", callback=_ids, shell_complete=shell_values.checks, help=text
+        Section.CHECKS, f"{name} IDS", multiple=True, callback=_ids, shell_complete=shell_values.checks, help=text
     )
 
 
-def runner_options(tier: str | None = None) -> Callable[[Command], Command]:
-    """Return a decorator that adds `--gpus`, `--runner`, `--tier`, `--only` and `--skip`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """Where the payload runs, and which checks it runs."""
 
-    Args:
-        tier: the default; None = the plan's tier.
-    """
-    from envkit.ground.settings import RUNNERS
-
-    default = f"[{tier}]" if tier else "[the plan's tier]"
-    return applied(
-        (
-            option(
-                Section.CONTAINER,
-                "--gpus",
-                metavar="all|none|LIST",
-                help="GPUs for the container: all, none, or device numbers. [all, if there are any]",
-            ),
-            option(Section.CONTAINER, "--runner", type=click.Choice(RUNNERS), help="Where the payload runs."),
-            option(
-                Section.CHECKS, "--tier", type=click.Choice(TIERS), default=tier, help=f"How much is checked. {default}"
-            ),
-            _checks_option("--only", "Run only these checks: C05,C06."),
-            _checks_option("--skip", "Skip these checks: C05,C06."),
-        )
+    gpus: str | None = option(
+        Section.CONTAINER,
+        "--gpus all|none|LIST",
+        help="GPUs for the container: all, none, or device numbers. [all, if there are any]",
     )
+    runner: str | None = option(
+        Section.CONTAINER, "--runner", type=click.Choice(RUNNERS), help="Where the payload runs."
+    )
+    tier: str | None = option(
+        Section.CHECKS, "--tier", type=click.Choice(TIERS), help="How much is checked. [the plan's tier]"
+    )
+    only: tuple[str, ...] = _checks_option("--only", "Run only these checks: C05,C06.")
+    skip: tuple[str, ...] = _checks_option("--skip", "Skip these checks: C05,C06.")
 
 
 def exclude(**given: object) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -18,10 +18,9 @@ from envkit.cli.options import STDOUT
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
-_Command = TypeVar("_Command", bound="Callable[..., object]")
 _NARROWEST = 20  # columns of a wrapped cell
 
 
@@ -55,9 +54,9 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
         ) from error
 
 
-def page_option(text: str) -> Callable[[_Command], _Command]:
-    """Return `--report html=FILE` for a command whose only report is an HTML page; it passes `page`, a path or None."""
-    return option(Section.OUTPUT, "--report", "page", metavar="html=FILE", callback=_page, help=text)
+def page_option(text: str) -> Any:
+    """Declare a field, a path or None, as `--report html=FILE` for a command whose only report is an HTML page."""
+    return option(Section.OUTPUT, "--report html=FILE", callback=_page, help=text)
 
 
 def _page(context: click.Context, _option: click.Parameter, typed: str | None) -> Path | None:

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, flag, group, new_command, option
 from envkit.cli.options import (
+    PATH,
     DocumentOptions,
     ProgressOptions,
     RegistryFlags,
     deadline_of,
     document_options,
     exclude,
-    gathered,
-    group,
     load_settings,
     progress_options,
-    registry_options,
     timeout_option,
 )
 from envkit.cli.output import write_document
@@ -40,17 +38,30 @@ SCHEMA = "envkit.push/1"
 class PushFlags:
     """The options of `envkit push`."""
 
-    reference: str
-    image: str | None
-    engine: str | None
-    tags: tuple[str, ...]
-    no_tag: bool
-    record: Path | None
-    unverified: bool
+    reference: str = argument(metavar="REF", shell_complete=shell_values.pushed)
+    image: str | None = option(
+        Section.INPUT,
+        "--image IMAGE",
+        shell_complete=shell_values.images,
+        help="Image to push: see above. [the image that was built last]",
+    )
+    engine: str | None = option(
+        Section.INPUT, "--engine", type=click.Choice(["docker", "podman"]), help="Engine that plain names refer to."
+    )
+    tags: tuple[str, ...] = option(
+        Section.PUBLISH, "-t", "--tag TAG", multiple=True, help="Additional tag in the repository of REF; repeatable."
+    )
+    no_tag: bool = flag(
+        Section.PUBLISH, "--no-tag", help="Push by digest only; no verification is needed and no tag moves."
+    )
+    record: Path | None = option(
+        Section.INPUT, "--record FILE", type=PATH, help="Verification record of the image. [from the state folder]"
+    )
+    unverified: bool = flag(Section.PUBLISH, "--unverified", help="Set the tag even without a passing verification.")
     registry: RegistryFlags = group(RegistryFlags)
-    timeout: float | None
-    document: DocumentOptions = group(DocumentOptions)
-    progress: ProgressOptions = group(ProgressOptions)
+    timeout: float | None = timeout_option()
+    document: DocumentOptions = document_options(f"the result (schema {SCHEMA})")
+    progress: ProgressOptions = progress_options()
 
     def target(self) -> Target:
         """Return the repository and the tags from REF and -t.
@@ -86,41 +97,7 @@ class PushFlags:
         return last.image, last.engine
 
 
-@new_command("push")
-@click.argument("reference", metavar="REF", shell_complete=shell_values.pushed)
-@option(
-    Section.INPUT,
-    "--image",
-    metavar="IMAGE",
-    shell_complete=shell_values.images,
-    help="Image to push: see above. [the image that was built last]",
-)
-@option(Section.INPUT, "--engine", type=click.Choice(["docker", "podman"]), help="Engine that plain names refer to.")
-@option(
-    Section.PUBLISH,
-    "-t",
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="TAG",
-    help="Additional tag in the repository of REF; repeatable.",
-)
-@option(
-    Section.PUBLISH, "--no-tag", is_flag=True, help="Push by digest only; no verification is needed and no tag moves."
-)
-@option(
-    Section.INPUT,
-    "--record",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Verification record of the image. [from the state folder]",
-)
-@option(Section.PUBLISH, "--unverified", is_flag=True, help="Set the tag even without a passing verification.")
-@registry_options
-@timeout_option()
-@document_options(f"the result (schema {SCHEMA})")
-@progress_options()
-@gathered(PushFlags)
+@new_command("push", PushFlags)
 def command(flags: PushFlags) -> int:
     """Push an image to REF (HOST/NAME:TAG), and set the tag if this exact image has passed verification.
 

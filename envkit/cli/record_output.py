@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _LOG_WIDTH = 160  # columns, where the output is not a terminal
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _SUMMARY_LIMIT = 1 << 20  # bytes that GitHub keeps of one step's summary
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def publish(
@@ -91,17 +90,15 @@ class ReportTarget:
     file: str
 
 
-def report_option(command: _Command) -> _Command:
-    """Add `--report` to a command; its argument is `reports`, a tuple of `ReportTarget`."""
+def report_option() -> Any:
+    """Declare a field, a tuple of `ReportTarget`, as the option `--report`."""
     return option(
         Section.OUTPUT,
-        "--report",
-        "reports",
+        "--report KIND=FILE",
         multiple=True,
-        metavar="KIND=FILE",
         callback=_targets,
         help="Write a report: json, junit, md, html or html-full (with GPU UUIDs); - is stdout. Repeatable.",
-    )(command)
+    )
 
 
 def check_reports(reports: Sequence[ReportTarget], document: str | None, *, verified: bool = True) -> None:
@@ -206,15 +203,6 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
 
 
 # The trace.
-
-
-trace_option = option(
-    Section.OUTPUT,
-    "--trace",
-    "trace_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a profile of a small training job, for chrome://tracing or Perfetto; compressed if FILE ends in .gz.",
-)
 
 
 def keep_trace(path: Path, document: Mapping[str, Any] | None, exit_code: int) -> int:

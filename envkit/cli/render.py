@@ -10,17 +10,8 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import tell
-from envkit.cli.declare import Section, new_command, option
-from envkit.cli.options import (
-    RequestOptions,
-    definition_argument,
-    exclude,
-    gathered,
-    group,
-    load_settings,
-    preset_option,
-    request_options,
-)
+from envkit.cli.declare import Section, flag, group, new_command, option
+from envkit.cli.options import RequestOptions, definition_argument, exclude, load_settings, preset_option
 from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import UsageError
 
@@ -38,18 +29,37 @@ _ONLY = {"dockerfile": "Dockerfile", "environment": "environment.yml", "plan": "
 class RenderFlags:
     """The options of `envkit render`."""
 
-    definition: str | None
+    definition: str | None = definition_argument()
     request: RequestOptions = group(RequestOptions)
-    locked: str | None
-    syntax: str | None
-    preset: str | None
-    out: str | None
-    only: str | None
-    inline: bool
-    check: bool
-    show_blocks: bool
-    list_images: bool
-    as_json: bool
+    locked: str | None = option(
+        Section.LOCK,
+        "--locked FILE",
+        shell_complete=shell_values.files,
+        help="Install this lock: explicit.txt and hashed requirements.",
+    )
+    syntax: str | None = option(
+        Section.BUILD,
+        "--syntax NAME",
+        shell_complete=shell_values.syntaxes,
+        help="Dockerfile syntax: classic or buildkit. [classic]",
+    )
+    preset: str | None = preset_option()
+    out: str | None = option(
+        Section.OUTPUT,
+        "--out DIR",
+        shell_complete=shell_values.folders,
+        help="Write the whole build context to a folder instead of stdout.",
+    )
+    only: str | None = option(Section.OUTPUT, "--only", type=click.Choice(list(_ONLY)), help="Print one file.")
+    inline: bool = flag(
+        Section.OUTPUT, "--inline", help="Print one Dockerfile that contains the build context, for `docker build -`."
+    )
+    check: bool = flag(Section.OUTPUT, "--check", help="Lint the rendered files; exit 2 on errors.")
+    show_blocks: bool = flag(
+        Section.OUTPUT, "--show-blocks", help="List the blocks that your own template can override."
+    )
+    list_images: bool = flag(Section.OUTPUT, "--list-images", help="List the shipped image definitions.")
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {SCHEMA}).")
 
     @property
     def dockerfile_syntax(self) -> str:
@@ -57,43 +67,7 @@ class RenderFlags:
         return self.syntax or "classic"
 
 
-@new_command("render")
-@definition_argument
-@request_options
-@option(
-    Section.LOCK,
-    "--locked",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    help="Install this lock: explicit.txt and hashed requirements.",
-)
-@option(
-    Section.BUILD,
-    "--syntax",
-    metavar="NAME",
-    shell_complete=shell_values.syntaxes,
-    help="Dockerfile syntax: classic or buildkit. [classic]",
-)
-@preset_option
-@option(
-    Section.OUTPUT,
-    "--out",
-    metavar="DIR",
-    shell_complete=shell_values.folders,
-    help="Write the whole build context to a folder instead of stdout.",
-)
-@option(Section.OUTPUT, "--only", type=click.Choice(list(_ONLY)), help="Print one file.")
-@option(
-    Section.OUTPUT,
-    "--inline",
-    is_flag=True,
-    help="Print one Dockerfile that contains the build context, for `docker build -`.",
-)
-@option(Section.OUTPUT, "--check", is_flag=True, help="Lint the rendered files; exit 2 on errors.")
-@option(Section.OUTPUT, "--show-blocks", is_flag=True, help="List the blocks that your own template can override.")
-@option(Section.OUTPUT, "--list-images", is_flag=True, help="List the shipped image definitions.")
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-@gathered(RenderFlags)
+@new_command("render", RenderFlags)
 def command(flags: RenderFlags) -> None:
     """Write the Dockerfile and environment.yml of an image definition.
 

@@ -9,17 +9,9 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import show, tell
-from envkit.cli.declare import Section, new_command, option, verbose_option
+from envkit.cli.declare import Section, flag, group, new_command, option, verbose_option
 from envkit.cli.matrix_options import identity
-from envkit.cli.options import (
-    RequestOptions,
-    definition_argument,
-    exclude,
-    gathered,
-    group,
-    note,
-    request_options,
-)
+from envkit.cli.options import RequestOptions, definition_argument, exclude, note
 from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.pipeline.asking import resolution_of
@@ -44,13 +36,28 @@ _REST = ("driver", "gpus", "gpu_archs", "ptx", "glibc", "platform", "os", "pins"
 class ResolveFlags:
     """The options of `envkit resolve`."""
 
-    definition: str | None
+    definition: str | None = definition_argument()
     request: RequestOptions = group(RequestOptions)
-    for_host: str | None
-    advise: bool
-    form: str | None
-    as_json: bool
-    verbose: bool
+    for_host: str | None = option(
+        Section.REQUEST,
+        "--for-host FILE",
+        shell_complete=shell_values.files,
+        help="Read GPUs, driver and platform from the output of nvidia-smi, kubectl, Slurm or envkit doctor --json, "
+        "or from CSV or JSON; - is stdin.",
+    )
+    advise: bool = flag(
+        Section.OUTPUT,
+        "--advise",
+        help="Also show which newer driver allows a newer torch or CUDA, and which GPU prevents one.",
+    )
+    form: str | None = option(
+        Section.OUTPUT,
+        "--format",
+        type=click.Choice(tuple(FORMATS)),
+        help="Print only an install command, or a snippet for the file of another tool.",
+    )
+    as_json: bool = flag(Section.OUTPUT, "--json", help="Print JSON (envkit.resolution/1, or envkit.conflict/1).")
+    verbose: bool = verbose_option("Show every field, and the sources of the facts.")
 
 
 # What a conflict says about the implied source -> what the user typed. The order matters: the first texts contain the
@@ -62,35 +69,7 @@ _STANDS_FOR = (
 )
 
 
-@new_command("resolve")
-@definition_argument
-@request_options
-@option(
-    Section.REQUEST,
-    "--for-host",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    help="Read GPUs, driver and platform from the output of nvidia-smi, kubectl, Slurm or envkit doctor --json, "
-    "or from CSV or JSON; - is stdin.",
-)
-@option(
-    Section.OUTPUT,
-    "--advise",
-    is_flag=True,
-    help="Also show which newer driver allows a newer torch or CUDA, and which GPU prevents one.",
-)
-@option(
-    Section.OUTPUT,
-    "--format",
-    "form",
-    type=click.Choice(tuple(FORMATS)),
-    help="Print only an install command, or a snippet for the file of another tool.",
-)
-@option(
-    Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1)."
-)
-@verbose_option("Show every field, and the sources of the facts.")
-@gathered(ResolveFlags)
+@new_command("resolve", ResolveFlags)
 def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, SectionCommand, new_command, option
-from envkit.cli.options import ProgressOptions, applied, gathered, group, noted, progress_options
+from envkit.cli.declare import Section, SectionCommand, argument, group, new_command, option
+from envkit.cli.options import PATH, ProgressOptions, noted, progress_options
 from envkit.ground.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -60,13 +60,43 @@ envkit shell train:1 --data /datasets
 class SessionOptions:
     """The options of a container in which a command of the user runs: folders, variables, GPUs, network."""
 
-    workspace: str | None
-    data: tuple[str, ...]
-    env: tuple[str, ...]
-    gpus: str | None
-    shm_size: str | None
-    network: str | None
-    runner: str | None
+    workspace: str | None = option(
+        Section.CONTAINER,
+        "--workspace DIR",
+        shell_complete=shell_values.folders,
+        help="Folder to mount read-write as the working directory, or none. [.]",
+    )
+    data: tuple[str, ...] = option(
+        Section.CONTAINER,
+        "--data DIR[:TARGET]",
+        multiple=True,
+        help="Folder to mount read-only, at /data by default; repeatable.",
+    )
+    env: tuple[str, ...] = option(
+        Section.CONTAINER,
+        "-e",
+        "--env NAME[=VALUE]",
+        multiple=True,
+        help="Set or pass an environment variable; repeatable.",
+    )
+    gpus: str | None = option(
+        Section.CONTAINER,
+        "--gpus all|none|LIST",
+        help="GPUs for the container: all, none, or device numbers or UUIDs. [all, if there are any]",
+    )
+    shm_size: str | None = option(Section.CONTAINER, "--shm-size SIZE", help="Size of /dev/shm: 8GB. [the image's]")
+    network: str | None = option(
+        Section.CONTAINER,
+        "--network",
+        type=click.Choice(["default", "host", "none"]),
+        help="Network of the container. [the engine's; bubblewrap, proot: the host's, or none for unknown images]",
+    )
+    runner: str | None = option(
+        Section.CONTAINER,
+        "--runner",
+        type=click.Choice(["auto", "docker", "podman", "bubblewrap", "proot"]),
+        help="Runner of the container.",
+    )
 
     @property
     def typed(self) -> tuple[str, ...]:
@@ -97,21 +127,6 @@ class SessionOptions:
             terminal=terminal,
             **more,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFlags:
-    """The options of `envkit run`."""
-
-    image: str | None
-    argv: tuple[str, ...]
-    ports: tuple[str, ...]
-    user: str | None
-    ssh_key: Path | None
-    key_files: tuple[Path, ...]
-    printed: str | None
-    session: SessionOptions = group(SessionOptions)
-    progress: ProgressOptions = group(ProgressOptions)
 
 
 class WithCommand(SectionCommand):
@@ -154,91 +169,54 @@ class _Printed(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
-session_options = applied(
-    (
-        option(
-            Section.CONTAINER,
-            "--workspace",
-            metavar="DIR",
-            shell_complete=shell_values.folders,
-            help="Folder to mount read-write as the working directory, or none. [.]",
-        ),
-        option(
-            Section.CONTAINER,
-            "--data",
-            multiple=True,
-            metavar="DIR[:TARGET]",
-            help="Folder to mount read-only, at /data by default; repeatable.",
-        ),
-        option(
-            Section.CONTAINER,
-            "-e",
-            "--env",
-            multiple=True,
-            metavar="NAME[=VALUE]",
-            help="Set or pass an environment variable; repeatable.",
-        ),
-        option(
-            Section.CONTAINER,
-            "--gpus",
-            metavar="all|none|LIST",
-            help="GPUs for the container: all, none, or device numbers or UUIDs. [all, if there are any]",
-        ),
-        option(Section.CONTAINER, "--shm-size", metavar="SIZE", help="Size of /dev/shm: 8GB. [the image's]"),
-        option(
-            Section.CONTAINER,
-            "--network",
-            type=click.Choice(["default", "host", "none"]),
-            help="Network of the container. [the engine's; bubblewrap, proot: the host's, or none for unknown images]",
-        ),
-        option(
-            Section.CONTAINER,
-            "--runner",
-            type=click.Choice(["auto", "docker", "podman", "bubblewrap", "proot"]),
-            help="Runner of the container.",
-        ),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags:
+    """The options of `envkit run` and `envkit shell`."""
+
+    image: str | None = argument(required=False, shell_complete=shell_values.images)
+    argv: tuple[str, ...]  # the words after --, from `WithCommand`
+    session: SessionOptions = group(SessionOptions)
+    ports: tuple[str, ...] = option(
+        Section.CONTAINER,
+        "-p",
+        "--port [HOST:]PORT",
+        multiple=True,
+        help="Publish a port on 127.0.0.1, or none. [the image's ports]",
     )
-)
-_options = applied(
-    (
-        click.argument("image", required=False, shell_complete=shell_values.images),
-        session_options,
-        option(Section.CONTAINER,
-            "-p", "--port", "ports", multiple=True, metavar="[HOST:]PORT",
-            help="Publish a port on 127.0.0.1, or none. [the image's ports]",
-        ),
-        option(Section.CONTAINER, "--user", metavar="UID:GID|image", help="User in the container. [the calling user]"),
-        option(Section.CONTAINER,
-            "--ssh", "ssh_key", type=click.Path(path_type=Path), metavar="PUB",
-            help="Public key that may log in to the SSH server of the image. [~/.ssh/id_*.pub]",
-        ),
-        option(Section.SIGNATURES,
-            "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
-            help="Trust an image in a registry that this key signed like one built here; repeatable.",
-        ),
+    user: str | None = option(
+        Section.CONTAINER, "--user UID:GID|image", help="User in the container. [the calling user]"
     )
-)  # fmt: skip
-_print_option = option(Section.OUTPUT,
-    "--print", "printed", is_flag=False, flag_value=_HERE, type=_Printed(), metavar="[FORM]",
-    help=f"Print the command line instead: {', '.join(PRINTED)}. [the runner's]",
-)  # fmt: skip
+    ssh_key: Path | None = option(
+        Section.CONTAINER,
+        "--ssh PUB",
+        type=PATH,
+        help="Public key that may log in to the SSH server of the image. [~/.ssh/id_*.pub]",
+    )
+    key_files: tuple[Path, ...] = option(
+        Section.SIGNATURES,
+        "--key PUB",
+        multiple=True,
+        type=PATH,
+        help="Trust an image in a registry that this key signed like one built here; repeatable.",
+    )
+    printed: str | None = option(
+        Section.OUTPUT,
+        "--print [FORM]",
+        is_flag=False,
+        flag_value=_HERE,
+        type=_Printed(),
+        help=f"Print the command line instead: {', '.join(PRINTED)}. [the runner's]",
+    )
+    progress: ProgressOptions = progress_options()
 
 
-@new_command("run", cls=WithCommand, help=_HELP)
-@_options
-@_print_option
-@progress_options()
-@gathered(RunFlags)
+@new_command("run", RunFlags, cls=WithCommand, help=_HELP)
 def command(flags: RunFlags) -> int:
     """See `_HELP`."""
     return _run(flags, opens_shell=False)
 
 
-@new_command("shell", cls=WithCommand, help=_SHELL_HELP)
-@_options
-@_print_option
-@progress_options()
-@gathered(RunFlags)
+@new_command("shell", RunFlags, cls=WithCommand, help=_SHELL_HELP)
 def shell(flags: RunFlags) -> int:
     """See `_SHELL_HELP`."""
     if flags.argv:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-import click
-
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, flag, new_command
 from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import UsageError
 
@@ -41,12 +40,16 @@ SCHEMAS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
 }
 
 
-@new_command("schema")
-@click.argument("name", required=False, shell_complete=shell_values.words(tuple(SCHEMAS)))
-@option(
-    Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON: the schema, or the list (schema {SCHEMA})."
-)
-def command(name: str | None, *, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaFlags:
+    """The options of `envkit schema`."""
+
+    name: str | None = argument(required=False, shell_complete=shell_values.words(tuple(SCHEMAS)))
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON: the schema, or the list (schema {SCHEMA}).")
+
+
+@new_command("schema", SchemaFlags)
+def command(flags: SchemaFlags) -> None:
     """Print the JSON Schema of a file that envkit reads or writes, or list the schemas.
 
     \b
@@ -54,14 +57,14 @@ def command(name: str | None, *, as_json: bool) -> None:
     envkit schema image > image.schema.json         for an editor, with "# yaml-language-server: $schema=FILE"
     check-jsonschema --schemafile <(envkit schema matrix) matrix.yaml
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    if name is None:
+    if flags.name is None:
         rows = [(key, form()["$id"], what) for key, (what, form) in SCHEMAS.items()]
-        if as_json:
+        if flags.as_json:
             listed = [{"name": key, "id": ident, "describes": what} for key, ident, what in rows]
             print_json({"schema": SCHEMA, "schemas": listed})
         else:
             show_table(("schema", "id", "describes"), rows)
         return
-    if name not in SCHEMAS:
-        raise UsageError(f"unknown schema {name!r:.80}", hint=f"use one of {', '.join(SCHEMAS)}")
-    print_json(SCHEMAS[name][1]())
+    if flags.name not in SCHEMAS:
+        raise UsageError(f"unknown schema {flags.name!r:.80}", hint=f"use one of {', '.join(SCHEMAS)}")
+    print_json(SCHEMAS[flags.name][1]())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, argument, flag, new_command
 from envkit.cli.output import aligned, print_json
 from envkit.ground import foreign
 from envkit.ground.errors import EnvkitError, UsageError
@@ -73,10 +73,16 @@ READERS: dict[str, tuple[str, Callable[[Path], None]]] = {
 }
 
 
-@new_command("validate")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=shell_values.files)
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-def command(files: tuple[str, ...], *, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateFlags:
+    """The options of `envkit validate`."""
+
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...", shell_complete=shell_values.files)
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {SCHEMA}).")
+
+
+@new_command("validate", ValidateFlags)
+def command(flags: ValidateFlags) -> None:
     """Check image definitions, matrix files, locks and settings, and report every error.
 
     Nothing is resolved, and no network is used. Files that do not name an envkit schema are skipped.
@@ -85,8 +91,8 @@ def command(files: tuple[str, ...], *, as_json: bool) -> None:
     envkit validate image.yaml envkit.lock
     envkit validate *.yaml envkit.toml --json
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    results = [_validated(file) for file in files]
-    if as_json:
+    results = [_validated(file) for file in flags.files]
+    if flags.as_json:
         rows = [
             {"file": result.file, "kind": result.kind, "state": result.state, "errors": _errors(result.error)}
             for result in results

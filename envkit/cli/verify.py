@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli import shell_values
 from envkit.cli.console import reporter_for, tell
 from envkit.cli.declare import new_command
-from envkit.cli.options import STDOUT, deadline_of, gathered, noted
+from envkit.cli.options import STDOUT, deadline_of, noted
 from envkit.cli.output import print_json, write_document
 from envkit.cli.record_output import check_reports, keep_trace, publish
 from envkit.cli.step_timer import StepTimer
-from envkit.cli.verify_flags import VerifyFlags, verify_options
+from envkit.cli.verify_flags import VerifyFlags
 from envkit.ground.errors import EnvironmentProblem, NotVerifiedError
 
 if TYPE_CHECKING:
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
     from envkit.verify.record import Record
 
 
-@new_command("verify")
-@click.argument("images", nargs=-1, metavar="[IMAGE]...", shell_complete=shell_values.images)
-@verify_options
-@gathered(VerifyFlags)
+@new_command("verify", VerifyFlags)
 def command(flags: VerifyFlags) -> int:
     """Run the smoke benchmark in IMAGE (default: the image that was built last) and report the result.
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import click
 
-from envkit.cli.declare import Section, option
+from envkit.cli import shell_values
+from envkit.cli.declare import Section, argument, flag, group, option
 from envkit.cli.options import (
+    PATH,
     DocumentOptions,
     ProgressOptions,
     RunnerOptions,
-    applied,
+    allow_cpu_option,
     document_options,
-    group,
     progress_options,
-    runner_options,
     timeout_option,
 )
-from envkit.cli.record_output import ReportTarget, report_option, trace_option
+from envkit.cli.record_output import ReportTarget, report_option
 from envkit.ground.errors import UsageError
 
 
@@ -27,31 +27,71 @@ from envkit.ground.errors import UsageError
 class VerifyFlags:
     """The options of `envkit verify`."""
 
-    images: tuple[str, ...]
-    plan_file: Path | None
+    images: tuple[str, ...] = argument(nargs=-1, metavar="[IMAGE]...", shell_complete=shell_values.images)
+    plan_file: Path | None = option(
+        Section.INPUT, "--plan FILE", type=PATH, help="Plan the image was built from (plan.json)."
+    )
     run: RunnerOptions = group(RunnerOptions)
-    list_checks: bool
-    document: DocumentOptions = group(DocumentOptions)
-    reports: tuple[ReportTarget, ...]
-    trace_file: Path | None
-    show_schema: bool
-    judge: Path | None
-    thresholds: str
-    baseline: Path | None
-    new_baseline: Path | None
-    reason: str | None
-    self_test: bool
-    data: Path | None
-    dataset: str | None
-    observed: str | None
-    questions: Path | None
-    scheduler: str | None
-    workers: str | None
-    allow_cpu: bool
-    require_gpu: bool
-    timeout: float | None
-    memory: str | None
-    progress: ProgressOptions = group(ProgressOptions)
+    list_checks: bool = flag(Section.OUTPUT, "--list", help="List the checks and exit.")
+    document: DocumentOptions = document_options("the record (schema envkit.verify/1)")
+    reports: tuple[ReportTarget, ...] = report_option()
+    trace_file: Path | None = option(
+        Section.OUTPUT,
+        "--trace",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write a profile of a small training job, for chrome://tracing or Perfetto; compressed if FILE ends in "
+        ".gz.",
+    )
+    show_schema: bool = flag(Section.OUTPUT, "--schema", help="Print the record's JSON Schema and exit.")
+    judge: Path | None = option(Section.RECORDS, "--judge RECORD", type=PATH, help="Re-evaluate a saved record.")
+    thresholds: str = option(
+        Section.RECORDS,
+        "--thresholds record|shipped|FILE",
+        default="record",
+        show_default=True,
+        help="Thresholds for --judge.",
+    )
+    baseline: Path | None = option(
+        Section.RECORDS,
+        "--baseline FILE",
+        type=PATH,
+        help="Warn about anything slower than the runs in this baseline file.",
+    )
+    new_baseline: Path | None = option(
+        Section.RECORDS, "--write-baseline FILE", type=PATH, help="Add this run to this baseline file."
+    )
+    reason: str | None = option(Section.RECORDS, "--reason TEXT", help="Reason for the change of the baseline.")
+    self_test: bool = flag(Section.CHECKS, "--self-test", help="Test whether timings can be compared on this machine.")
+    data: Path | None = option(
+        Section.CHECKS, "--data DIR", type=PATH, help="Use the files in this folder in C12 and C22; mounted read-only."
+    )
+    dataset: str | None = option(
+        Section.CHECKS, "--dataset MODULE:CALLABLE", help="Use the Dataset that this returns in C12."
+    )
+    observed: str | None = option(
+        Section.RECORDS, "--observed LOG", help="Judge the payload's output in the log of an exported job; - is stdin."
+    )
+    questions: Path | None = option(
+        Section.RECORDS, "--questions FILE", type=PATH, help="The exported file that belongs to the --observed log."
+    )
+    scheduler: str | None = option(
+        Section.MANY, "--scheduler ADDRESS", help="Verify on the machines of a Dask cluster: tcp://HOST:PORT."
+    )
+    workers: str | None = option(
+        Section.MANY,
+        "--workers",
+        type=click.Choice(["gpu", "all"]),
+        help="With --scheduler: workers to use. [those that declare the resource GPU]",
+    )
+    allow_cpu: bool = allow_cpu_option()
+    require_gpu: bool = flag(
+        Section.CHECKS, "--require-gpu", help="Exit 5 unless a GPU took part, also for CPU images."
+    )
+    timeout: float | None = timeout_option()
+    memory: str | None = option(
+        Section.CONTAINER, "--memory SIZE", help="Memory limit of the run: 16GB. [3/4 of the machine's]"
+    )
+    progress: ProgressOptions = progress_options("Show the payload's output while it runs.")
 
     @property
     def runs_nothing(self) -> bool:
@@ -114,103 +154,3 @@ class VerifyFlags:
         if self.new_baseline is not None and not self.reason:
             raise UsageError("--write-baseline needs --reason", hint='--write-baseline FILE --reason "new driver"')
         return self.reason or ""
-
-
-_FILE = click.Path(path_type=Path)
-verify_options = applied(
-    (
-        option(
-            Section.INPUT,
-            "--plan",
-            "plan_file",
-            type=_FILE,
-            metavar="FILE",
-            help="Plan the image was built from (plan.json).",
-        ),
-        runner_options(),
-        option(Section.OUTPUT, "--list", "list_checks", is_flag=True, help="List the checks and exit."),
-        document_options("the record (schema envkit.verify/1)"),
-        report_option,
-        trace_option,
-        option(
-            Section.OUTPUT, "--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and exit."
-        ),
-        option(Section.RECORDS, "--judge", type=_FILE, metavar="RECORD", help="Re-evaluate a saved record."),
-        option(
-            Section.RECORDS,
-            "--thresholds",
-            default="record",
-            show_default=True,
-            metavar="record|shipped|FILE",
-            help="Thresholds for --judge.",
-        ),
-        option(
-            Section.RECORDS,
-            "--baseline",
-            type=_FILE,
-            metavar="FILE",
-            help="Warn about anything slower than the runs in this baseline file.",
-        ),
-        option(
-            Section.RECORDS,
-            "--write-baseline",
-            "new_baseline",
-            type=_FILE,
-            metavar="FILE",
-            help="Add this run to this baseline file.",
-        ),
-        option(Section.RECORDS, "--reason", metavar="TEXT", help="Reason for the change of the baseline."),
-        option(
-            Section.CHECKS, "--self-test", is_flag=True, help="Test whether timings can be compared on this machine."
-        ),
-        option(
-            Section.CHECKS,
-            "--data",
-            type=_FILE,
-            metavar="DIR",
-            help="Use the files in this folder in C12 and C22; mounted read-only.",
-        ),
-        option(
-            Section.CHECKS, "--dataset", metavar="MODULE:CALLABLE", help="Use the Dataset that this returns in C12."
-        ),
-        option(
-            Section.RECORDS,
-            "--observed",
-            metavar="LOG",
-            help="Judge the payload's output in the log of an exported job; - is stdin.",
-        ),
-        option(
-            Section.RECORDS,
-            "--questions",
-            type=_FILE,
-            metavar="FILE",
-            help="The exported file that belongs to the --observed log.",
-        ),
-        option(
-            Section.MANY,
-            "--scheduler",
-            metavar="ADDRESS",
-            help="Verify on the machines of a Dask cluster: tcp://HOST:PORT.",
-        ),
-        option(
-            Section.MANY,
-            "--workers",
-            type=click.Choice(["gpu", "all"]),
-            help="With --scheduler: workers to use. [those that declare the resource GPU]",
-        ),
-        option(
-            Section.CHECKS,
-            "--allow-cpu",
-            is_flag=True,
-            help="Exit 0 for a CUDA image without a GPU (still reported as NOT VERIFIED).",
-        ),
-        option(
-            Section.CHECKS, "--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, also for CPU images."
-        ),
-        timeout_option(),
-        option(
-            Section.CONTAINER, "--memory", metavar="SIZE", help="Memory limit of the run: 16GB. [3/4 of the machine's]"
-        ),
-        progress_options("Show the payload's output while it runs."),
-    )
-)

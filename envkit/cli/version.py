@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from envkit import __version__
-from envkit.cli.declare import Section, new_command, option, verbosity
+from envkit.cli.declare import Section, flag, new_command, verbosity
 
 SCHEMA = "envkit.version/1"
 
 
-@new_command("version")
-@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-def command(*, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionFlags:
+    """The options of `envkit version`."""
+
+    as_json: bool = flag(Section.OUTPUT, "--json", help=f"Print JSON (schema {SCHEMA}).")
+
+
+@new_command("version", VersionFlags)
+def command(flags: VersionFlags) -> None:
     """Show the version of envkit and of its compatibility data.
 
     \b
@@ -31,7 +38,7 @@ def command(*, as_json: bool) -> None:
     facts = load()
     added = plugins.installed()
     python = platform.python_version()
-    if as_json:
+    if flags.as_json:
         known = {"collected": facts.collected, "digest": facts.digest}
         rows = [plugin.to_json() for plugin in added]
         print_json({"schema": SCHEMA, "version": __version__, "python": python, "facts": known, "plugins": rows})

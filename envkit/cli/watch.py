@@ -12,19 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_command, option, quiet_option
-from envkit.cli.options import (
-    STDOUT,
-    DocumentOptions,
-    ProgressOptions,
-    Seconds,
-    document_options,
-    gathered,
-    group,
-    noted,
-)
+from envkit.cli.declare import Section, argument, group, new_command, option, quiet_option
+from envkit.cli.options import PATH, STDOUT, DocumentOptions, ProgressOptions, Seconds, document_options, noted
 from envkit.cli.output import page_option, show_table, write_document
-from envkit.cli.run import SessionOptions, WithCommand, own_image, session_options
+from envkit.cli.run import SessionOptions, WithCommand, own_image
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,15 +52,26 @@ throttled, or that no bottleneck was found. The exit code is that of COMMAND (12
 class WatchFlags:
     """The options of `envkit watch`."""
 
-    words: tuple[str, ...]
-    argv: tuple[str, ...]
-    pid: int | None
-    seconds: float | None
-    compare: tuple[Path, Path] | None
-    page: Path | None
-    quiet: bool
+    words: tuple[str, ...] = argument(
+        nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]", shell_complete=shell_values.images
+    )
+    argv: tuple[str, ...]  # the words after --, from `WithCommand`
+    pid: int | None = option(
+        Section.INPUT,
+        "--advise-only PID",
+        type=click.IntRange(min=1),
+        help="Observe this running process from outside.",
+    )
+    seconds: float | None = option(
+        Section.INPUT, "--seconds SECONDS", type=Seconds(), help=f"How long --advise-only observes. [{_SECONDS:g}]"
+    )
+    compare: tuple[Path, Path] | None = option(
+        Section.INPUT, "--compare A B", nargs=2, type=PATH, help="Compare two records."
+    )
+    page: Path | None = page_option("Write a page with the timeline.")
     session: SessionOptions = group(SessionOptions)
-    document: DocumentOptions = group(DocumentOptions)
+    quiet: bool = quiet_option("Print only errors and the first line of the result.")
+    document: DocumentOptions = document_options("the record with the result (schema envkit.watch/1)")
 
     @property
     def image(self) -> str | None:
@@ -103,36 +105,7 @@ class WatchFlags:
             raise UsageError("--report is for one record, not for --compare", hint="leave --report out")
 
 
-@new_command("watch", cls=WithCommand, help=_HELP)
-@click.argument("words", nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]", shell_complete=shell_values.images)
-@option(
-    Section.INPUT,
-    "--advise-only",
-    "pid",
-    type=click.IntRange(min=1),
-    metavar="PID",
-    help="Observe this running process from outside.",
-)
-@option(
-    Section.INPUT,
-    "--seconds",
-    type=Seconds(),
-    metavar="SECONDS",
-    help=f"How long --advise-only observes. [{_SECONDS:g}]",
-)
-@option(
-    Section.INPUT,
-    "--compare",
-    nargs=2,
-    type=click.Path(path_type=Path),
-    metavar="A B",
-    help="Compare two records.",
-)
-@page_option("Write a page with the timeline.")
-@session_options
-@quiet_option("Print only errors and the first line of the result.")
-@document_options("the record with the result (schema envkit.watch/1)")
-@gathered(WatchFlags)
+@new_command("watch", WatchFlags, cls=WithCommand, help=_HELP)
 def command(flags: WatchFlags) -> int:
     """See `_HELP`."""
     flags.check()

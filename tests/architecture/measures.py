@@ -24,6 +24,7 @@ _MODE = re.compile(r"[rwxa][bt+]{0,2}")
 _WORDS = {"encoding", "errors", "buffering", "newline"}  # of open(), besides the mode
 _PROBES = {"is_file", "is_dir", "exists"}
 _ARCHIVES = {"tarfile", "gzip", "bz2", "lzma", "zipfile"}  # `tarfile.open(path, "r")` reads what was opened elsewhere
+_DECLARE = {"option", "flag", "argument", "group", "quiet_option", "verbose_option"}  # functions that declare a field
 _STORE_WRITERS = ("write_atomic", "write_new", "replacing")
 
 
@@ -174,6 +175,44 @@ def schema_homes(found: list[Module]) -> dict[str, set[str]]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SCHEMA.fullmatch(node.value):
                 homes[node.value].add(one.name)
     return dict(homes)
+
+
+def parser_options(found: list[Module]) -> set[str]:
+    """Return the modules that add an option or an argument to a command of click by themselves."""
+    return {one.name for one in found if any(map(_adds_option, nodes(one.tree)))}
+
+
+def loose_options(found: list[Module], source: str) -> set[str]:
+    """Return the modules that call a function of `source` that declares an option, but declare no field with it.
+
+    A declaration is the value of a typed field of a class. It may be in a function that returns it to several classes.
+    """
+    loose = set()
+    for one in found:
+        taken = {
+            alias.asname or alias.name
+            for node in nodes(one.tree)
+            if isinstance(node, ast.ImportFrom) and node.module == source
+            for alias in node.names
+            if alias.name in _DECLARE
+        }
+        if one.name == source:
+            continue
+        calls = {id(node) for node in nodes(one.tree) if isinstance(node, ast.Call) and _called(node) in taken}
+        if calls - {id(value) for node in nodes(one.tree) for value in _declared(node)}:
+            loose.add(one.name)
+    return loose
+
+
+def equal_options(found: list[Module]) -> list[str]:
+    """Return the help of every option that is declared twice, word for word."""
+    seen: list[tuple[str, str]] = []
+    for one in found:
+        for node in nodes(one.tree):
+            text = next((word.value for word in getattr(node, "keywords", []) if word.arg == "help"), None)
+            if _called(node) in _DECLARE and isinstance(text, ast.Constant):
+                seen.append((str(text.value), ast.dump(node)))
+    return sorted({text for text, dump in seen if [other for _, other in seen].count(dump) > 1})
 
 
 def importers(found: list[Module], below: str) -> set[str]:
@@ -343,6 +382,20 @@ def _writes(node: ast.AST) -> bool:
     if called in ("replace", "rename"):  # of a path: `text.replace(old, new)` and `dataclasses.replace` have more
         return _receiver(node) == "os" or (len(node.args) == 1 and not node.keywords)
     return called in ("write_text", "write_bytes", *_STORE_WRITERS)
+
+
+def _adds_option(node: ast.AST) -> bool:
+    made = ("option", "argument", "version_option", "help_option", "confirmation_option", "password_option")
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "click" and any(alias.name in (*made, "Option", "Argument") for alias in node.names)
+    return isinstance(node, ast.Call) and _receiver(node) == "click" and _called(node) in (*made, "Option", "Argument")
+
+
+def _declared(node: ast.AST) -> list[ast.expr]:
+    """Return the values of the typed fields of a class, or the value that a function returns."""
+    if isinstance(node, ast.ClassDef):
+        return [field.value for field in node.body if isinstance(field, ast.AnnAssign) and field.value is not None]
+    return [node.value] if isinstance(node, ast.Return) and node.value is not None else []
 
 
 def _finds_cache(node: ast.AST) -> bool:

@@ -159,6 +159,56 @@ def test_a_second_home_of_a_schema_is_seen(tmp_path: Path) -> None:
     assert found == {"envkit.plan/1": {"made.one", "made.two"}, "envkit.lock/2": {"made.two"}}
 
 
+@pytest.mark.parametrize(
+    "second",
+    [
+        "import click\n@click.option('--x')\ndef command(x): ...",
+        "import click\nADD = click.argument('file')",
+        "import click\ndef add(command):\n    command.params.append(click.Option(['--x']))",
+        "from click import option",
+    ],
+)
+def test_a_second_way_to_add_an_option_is_seen(tmp_path: Path, second: str) -> None:
+    one = "import click\ndef is_option(one):\n    return isinstance(one, click.Option) and click.Path()"
+    assert measures.parser_options(package(tmp_path, one=one, second=second)) == {"made.second"}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "from made.declare import option\nX = option('--x')",
+        "from made.declare import option\n@option('--x')\ndef command(x): ...",
+        "from made.declare import argument as put\nclass Flags:\n    x = put()",
+        "from made.declare import option\nclass Flags:\n    x: str\nOPTIONS = (option('--x'), option('--y'))",
+        "from made.declare import option\ndef add(kind):\n    kind.x = option('--x')",
+    ],
+)
+def test_an_option_that_is_no_field_is_seen(tmp_path: Path, second: str) -> None:
+    one = (
+        "from made.declare import group, option\ndef shared(text):\n    return option('--x', help=text)\n"
+        "class Flags:\n    x: str = shared('a')\n    y: bool = option('--y')\n    z: Other = group(Other)\n"
+    )
+    declare = "def option(*names): ...\nADDED = option('-v')"
+    found = package(tmp_path, declare=declare, one=one, other="option('--x')", second=second)
+    assert measures.loose_options(found, "made.declare") == {"made.second"}
+
+
+_FIELDS = """
+class A:
+    x: bool = flag("--x", help="X.")
+    y: bool = flag("--y", help="Y.")
+    z: str = other("--z", help="Z.")
+"""
+
+
+def test_an_option_that_is_declared_twice_is_seen(tmp_path: Path) -> None:
+    second = (
+        "def y():\n    return flag(\n        '--y', help='Y.'\n    )\nclass B:\n    x: str = option('--x', help='X.')"
+    )
+    found = package(tmp_path, one=_FIELDS, second=second, third="class C:\n    z: str = other('--z', help='Z.')")
+    assert measures.equal_options(found) == ["Y."]
+
+
 def test_whoever_imports_a_package_from_outside_is_seen(tmp_path: Path) -> None:
     found = package(
         tmp_path,

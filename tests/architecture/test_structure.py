@@ -76,6 +76,19 @@ def test_what_is_installed_on_this_machine_takes_no_sources_of_a_checkout(packag
     assert measures.takers(package, "envkit.pipeline", "installing") == {"envkit.cli.install"}
 
 
+def test_an_option_is_declared_once_as_a_field(package: list[measures.Module]) -> None:
+    """The parser, the help and the value that a command gets are made from that field."""
+    assert measures.parser_options(package) == {"envkit.cli.main"}  # --version, which click answers itself
+    assert measures.loose_options(package, "envkit.cli.declare") == set()
+    assert measures.equal_options(package) == []
+    users = {
+        name
+        for kind in ("option", "argument", "group")
+        for name in measures.takers(package, "envkit.cli.declare", kind)
+    }
+    assert len(users) > 25
+
+
 def test_one_module_says_which_images_are_known(package: list[measures.Module]) -> None:
     """Asking for records instead would trust what an image says of itself."""
     assert measures.takers(package, "envkit.ground.state", "was_built") == {

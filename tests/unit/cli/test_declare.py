@@ -1,13 +1,29 @@
 """Sections of help texts: every option of every command is in one, and the texts fit the terminal."""
 
 import re
+from dataclasses import dataclass, fields
 from importlib.metadata import version
+from inspect import unwrap
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import click
 import pytest
 
-from envkit.cli.declare import Section, SectionOption, help_parts, new_command, option, sections
+from envkit.cli.declare import (
+    Section,
+    SectionCommand,
+    SectionOption,
+    argument,
+    group,
+    help_parts,
+    new_command,
+    new_group,
+    option,
+    parameters,
+    quiet_option,
+    sections,
+)
 from envkit.cli.main import run
 from tests.support.command_lines import every_command
 
@@ -80,12 +96,23 @@ def test_the_options_of_a_build_by_section(monkeypatch: pytest.MonkeyPatch, caps
     assert "\nLock:\n  --locked FILE  Install this lock. [envkit.lock if it fits, else solve now]\n" in told
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOptions:
+    """A command without options."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSections:
+    """Options whose sections are not in their order, one of them hidden."""
+
+    late: bool = option(Section.GENERAL, "--late", is_flag=True, help="Late.")
+    hidden: str | None = option(Section.REQUEST, "--hidden", hidden=True)
+    early: int | None = option(Section.REQUEST, "--early N", type=click.IntRange(1, 9), help="Early.")
+
+
 def test_sections_follow_their_order_and_hidden_options_are_in_none() -> None:
-    @new_command("one")
-    @option(Section.GENERAL, "--late", is_flag=True, help="Late.")
-    @option(Section.REQUEST, "--hidden", hidden=True)
-    @option(Section.REQUEST, "--early", type=click.IntRange(1, 9), metavar="N", help="Early.")
-    def command() -> None: ...
+    @new_command("one", MixedSections)
+    def command(flags: MixedSections) -> None: ...
 
     context = click.Context(command, info_name="one")
     assert command.get_help(context) == (
@@ -173,8 +200,8 @@ def test_what_an_example_is_about_fits_the_terminal(
 
 
 def test_examples_stand_in_one_column_where_they_fit() -> None:
-    @new_command("one", help="Do it.\n\n\b\none a     about a\none bb  about bb, at some length\none ccc")
-    def command() -> None: ...
+    @new_command("one", NoOptions, help="Do it.\n\n\b\none a     about a\none bb  about bb, at some length\none ccc")
+    def command(flags: NoOptions) -> None: ...
 
     def told(width: int) -> list[str]:
         context = click.Context(command, info_name="one", terminal_width=width)
@@ -183,3 +210,105 @@ def test_examples_stand_in_one_column_where_they_fit() -> None:
 
     assert told(60) == ["  one a    about a", "  one bb   about bb, at some length", "  one ccc"]
     assert told(30) == ["  one a   about a", "  one bb", "      about bb, at some length", "  one ccc"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Options that several commands share."""
+
+    folder: Path | None = option(Section.INPUT, "--folder DIR", type=click.Path(path_type=Path), help="A folder.")
+    depth: int = option(Section.INPUT, "-d", "--how-deep N", type=int, default=1, help="How deep. [1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """A command's options: its own, those that are shared, and what its own parser sets."""
+
+    word: str = argument(metavar="WORD")
+    place: Place = group(Place, depth={"names": ("--deep",), "default": 3, "help": "Deep. [3]"})
+    rest: tuple[str, ...]
+    quiet: bool = quiet_option()
+    names: tuple[str, ...] = option(Section.OUTPUT, "--name NAME", multiple=True, help="A name.")
+
+
+class WithRest(SectionCommand):
+    """A command whose last word is not parsed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args[:-1])
+        ctx.params["rest"] = tuple(args[-1:])
+        return rest
+
+
+def test_a_command_gets_its_options_as_one_value() -> None:
+    got: list[Search] = []
+
+    @new_command("search", Search, cls=WithRest)
+    def command(flags: Search) -> int:
+        """Search for WORD."""
+        got.append(flags)
+        return 7
+
+    typed = ["--deep", "2", "--name", "a", "word", "--folder", "here", "--name", "b", "last"]
+    assert command.main(typed, "search", standalone_mode=False) == 7
+    assert got == [
+        Search(word="word", place=Place(folder=Path("here"), depth=2), rest=("last",), quiet=False, names=("a", "b"))
+    ]
+    assert command.main(["x", "last"], "search", standalone_mode=False) == 7
+    assert got[1].place == Place(folder=None, depth=3)
+
+
+def test_options_stand_in_the_order_of_the_fields_with_their_changes() -> None:
+    found = {parameter.name: parameter for parameter in parameters(Search)}
+    assert list(found) == ["word", "folder", "depth", "quiet", "names"]
+    assert [found[name].opts for name in ("folder", "depth", "names")] == [["--folder"], ["--deep"], ["--name"]]
+    assert [found[name].metavar for name in ("word", "folder", "depth", "quiet")] == ["WORD", "DIR", "N", None]
+    (own,) = (parameter for parameter in parameters(Place) if parameter.name == "depth")
+    assert (own.opts, own.default) == (["-d", "--how-deep"], 1)  # a change holds for one command
+
+
+def test_a_group_of_commands_has_options_and_commands() -> None:
+    got: list[object] = []
+
+    @new_group("all", Place, invoke_without_command=True)
+    def every(flags: Place) -> None:
+        got.append(flags)
+
+    @new_command("one", NoOptions, parent=every)
+    def one(flags: NoOptions) -> None:
+        got.append(flags)
+
+    every.main(["-d", "4", "one"], "all", standalone_mode=False)
+    assert got == [Place(folder=None, depth=4), NoOptions()]
+
+
+def declared(kind: type) -> dict[str, Any]:
+    """Return the type of each field with an option by the name of the field, those of shared dataclasses included."""
+    found: dict[str, Any] = {}
+    for field in fields(kind):
+        inner = field.metadata.get("group")
+        found |= declared(inner) if inner is not None else {field.name: field.type}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_an_option_is_declared_once_and_its_field_has_the_type_of_its_values(path: str) -> None:
+    command, context = COMMANDS[path]
+    if path in ("envkit", "envkit matrix"):  # groups without options of their own
+        return
+    assert command.callback is not None
+    types = declared(get_type_hints(unwrap(command.callback))["flags"])
+    own = [parameter for parameter in command.params if parameter.expose_value]
+    names = [name for parameter in command.get_params(context) for name in parameter.opts]
+    assert len(names) == len(set(names))
+    assert {parameter.name for parameter in own} == types.keys() - {"argv"}
+    for parameter in own:
+        assert parameter.name is not None
+        text = types[parameter.name]
+        is_flag = isinstance(parameter, click.Option) and parameter.is_flag
+        is_tuple = parameter.multiple or parameter.nargs == -1
+        assert (parameter.name, text.startswith("tuple["), text == "bool") == (
+            parameter.name, is_tuple or parameter.nargs > 1, is_flag
+        )  # fmt: skip
+        always = is_flag or is_tuple or parameter.required or isinstance(parameter.default, str | int)
+        assert always or "None" in text, parameter.name

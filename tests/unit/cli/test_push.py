@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import push
+from envkit.cli.declare import gather
 from envkit.cli.main import run
-from envkit.cli.options import gather
 from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.image.reference import parse_reference
 from envkit.pipeline.pushing import PushResult, Sent, Tagging, Target, targets_of_names
@@ -87,7 +87,7 @@ def test_what_is_not_proved_is_not_pushed(tmp_path: Path, capsys: pytest.Capture
 
 def test_where_it_goes() -> None:
     def target(*words: str) -> Target:
-        return gather(push.PushFlags, dict(push.command.make_context("push", list(words)).params)).target()
+        return gather(push.PushFlags, push.command.make_context("push", list(words)).params).target()
 
     one = target(f"{PLACE}:1", "-t", "latest", "-t", "1")
     assert [str(name) for name in one.names] == [f"{PLACE}:1", f"{PLACE}:latest"]

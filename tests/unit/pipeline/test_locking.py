@@ -171,6 +171,7 @@ def request(**typed: Any) -> RequestOptions:
         "facts_file",
         "max_size",
         "torchvision",
+        "rocm",
     )
     empty: dict[str, Any] = dict.fromkeys(names) | {
         "gpu": (), "with_": (), "cpu": False, "here": False, "supported_only": False, "allow_forward_compat": False,
