@@ -54,7 +54,7 @@ def sif(home: Home) -> Path:
 
 
 def test_the_image_runs_in_apptainer(home: Home, sif: Path) -> None:
-    argv = ["apptainer", "exec", sif, "python", "-c", _MULTIPLY]
+    argv = ["apptainer", "exec", str(sif), "python", "-c", _MULTIPLY]
     done = subprocess.run(argv, env=home.env, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "27.0\n"), done.stderr
 
