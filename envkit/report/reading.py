@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from envkit.checks.catalog import catalog
 from envkit.checks.reading import Tree, check_of, is_number, mapping
 from envkit.ground.text import clean
 
@@ -21,7 +22,20 @@ _COUNTED = {
     "PASS": ("passed", "passed"),
     "SKIP": ("skipped", "skipped"),
 }
+_MODELS = {"cnn": "CNN", "mlp": "MLP", "transformer": "Transformer"}
+_BENCH = 3  # words in `bench.cnn.fp32`
 NOT_PROMISED = "the plan does not specify it; the value found is in the record"
+
+
+def metric_title(key: str) -> str:
+    """Return what a metric `CHECK.NAME@SUBJECT` measures, in words: `CNN training step, fp32, CPU`."""
+    ident, _, subject = key.partition("@")
+    check, *names = ident.split(".")
+    where = subject.upper().replace(":", " ")
+    if check == "C14" and len(names) == _BENCH and names[0] == "bench":
+        return f"{_MODELS.get(names[1], names[1])} training step, {names[2]}, {where}"
+    entry = next((entry for entry in catalog() if entry.id == check), None)
+    return f"{entry.topic}: {' '.join(names).replace('_', ' ')}, {where}" if entry and names else key
 
 
 def word(verdict: object) -> str:

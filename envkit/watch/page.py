@@ -66,12 +66,15 @@ def _facts(record: Record, judgment: Judgment) -> list[str]:
 
 
 def _tiles(judgment: Judgment) -> list[Tile]:
-    """Return the time of a step, its largest part, and the first advice."""
+    """Return the time of a step, what limits it, and the first advice."""
     measures = judgment.measures
     if not measures.steps:
         return []
     tiles = [Tile(f"Time of a {measures.unit}", milliseconds(measures.step_s), "mean after the warm-up", LOWER)]
-    if measures.parts:
+    if judgment.findings:
+        first = judgment.findings[0]
+        tiles.append(Tile("Bottleneck", first.title, first.headline))
+    elif measures.parts:
         name, share = max(measures.parts, key=lambda part: part[1])
         tiles.append(Tile("Largest part", f"{share:.0%}", name))
     advice = [change for finding in judgment.findings for change in finding.advice]

@@ -31,7 +31,9 @@ def program() -> Path:
 def _script(root: Path) -> str:
     shared = ("/tmp", "/root", "/home", str(cache("apptainer").parent))
     binds = " ".join(f"--bind-try {folder} {folder}" for folder in shared)
-    system = "--dev-bind /dev /dev --proc /proc --ro-bind-try /sys /sys --ro-bind /etc/hosts /etc/hosts"
+    # Apptainer mounts these files of its machine into every container.
+    files = " ".join(f"--ro-bind-try {file} {file}" for file in ("/etc/hosts", "/etc/localtime", "/etc/resolv.conf"))
+    system = f"--dev-bind /dev /dev --proc /proc --ro-bind-try /sys /sys {files}"
     options = f"--bind {root} / {system} {binds}"
     bwrap = apt.require("bwrap", "bubblewrap")
     return f'#!/bin/sh\nexec {bwrap} {options} --chdir "$PWD" -- /usr/bin/apptainer "$@"\n'

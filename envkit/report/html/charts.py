@@ -317,9 +317,14 @@ def _intervals_at(figure: Intervals, width: float) -> tuple[float, list[object]]
     return bottom + 24, parts
 
 
+_LEAST_SPAN = 0.1  # of the median to either side; smaller changes do not count in most metrics
+
+
 def _sides(figure: Sides) -> Markup:
     values = [value for _, side in figure.rows for value in side]
-    marks = span(min(values), max(values), 4)
+    # Equal launches must look equal: a scale of one percent would make a storm of what is noise.
+    about = quantile(values, 0.5) * _LEAST_SPAN
+    marks = span(min(*values, quantile(values, 0.5) - about), max(*values, quantile(values, 0.5) + about), 4)
     bottom = 8 + _STRIP_ROW * len(figure.rows)
 
     def x_of(value: float) -> float:

@@ -12,6 +12,7 @@ from envkit.ground.text import clean
 from envkit.report.environment import without_identifiers
 from envkit.report.html.charts import draw
 from envkit.report.html.frame import render_page
+from envkit.report.reading import metric_title
 
 SECTIONS = {
     "verdict": "Verdict",
@@ -60,6 +61,7 @@ def render_html(tree: Tree) -> bytes:
             (_KINDS[_change(row)][0], _change(row), _name(row), row["reason"]) for row in rows if _change(row) != "SAME"
         ],
         metrics=_sheet(rows),
+        rule=_rule(tree),
     )
 
 
@@ -68,14 +70,22 @@ def _change(row: Tree) -> str:
 
 
 def _name(row: Tree) -> str:
-    return clean(row["key"] if row["clock"] == "cpu" else f"{row['key']} ({row['name']})")
+    return clean(metric_title(str(row["key"])))
 
 
 def _facts(tree: Tree) -> list[str]:
-    order = "launches alternated" if tree["interleaved"] else "launches did not alternate"
-    smallest = f"smallest possible p {tree['smallest_p']:.4f}" if is_number(tree["smallest_p"]) else ""
-    required = f"required p {mapping(tree['rule']).get('level')} (Holm)"
-    return [f"exit code {tree['exit_code']}", order, *([smallest] if smallest else []), required]
+    return [
+        f"exit code {tree['exit_code']}",
+        f"launches {'alternated' if tree['interleaved'] else 'did not alternate'}",
+    ]
+
+
+def _rule(tree: Tree) -> str:
+    """Return what the numbers had to reach, in words."""
+    required = f"A difference needs p below {mapping(tree['rule']).get('level')} (Holm)"
+    if not is_number(tree["smallest_p"]):
+        return f"{required}."
+    return f"{required}; the smallest that these launches and metrics can reach is {tree['smallest_p']:.4f}."
 
 
 def _tiles(tree: Tree, rows: Sequence[Tree]) -> list[Tile]:
@@ -85,7 +95,7 @@ def _tiles(tree: Tree, rows: Sequence[Tree]) -> list[Tile]:
     slower = [(_slower(row), row) for row in rows if row["interval"]]
     if slower:
         factor, row = max(slower, key=lambda pair: pair[0])
-        tiles.append(Tile("Largest slowdown of B", f"{factor:.2f}x", _name(row), LOWER))
+        tiles.append(Tile("Largest slowdown of B", f"{(factor - 1) * 100:+.0f}%", _name(row), LOWER))
     return tiles
 
 
@@ -127,7 +137,7 @@ def _launches(index: int, row: Tree) -> Any:
 
 
 def _sheet(rows: Sequence[Tree]) -> Sheet:
-    head = ("Metric", "Verdict", "A", "B", "Unit", "B / A", "Interval", "p (Holm)", "Left out")
+    head = ("Metric", "Verdict", "A", "B", "Unit", "B / A", "Interval", "p (Holm)", "Left out", "Observation")
     return Sheet("Every metric", head, [_cells(row) for row in rows], left=2)
 
 
@@ -145,4 +155,5 @@ def _cells(row: Tree) -> list[str]:
         shown,
         cell(number(row["p_holm"]), ".4f"),
         str(row["left_out"]),
+        clean(row["key"] if row["clock"] == "cpu" else f"{row['key']} ({row['name']})"),
     ]

@@ -60,12 +60,22 @@ def render_html(tree: Tree) -> bytes:
         packages=_packages(packages),
         licenses=_licenses(packages),
         notes=[
+            *_uncounted(tree),
             *tree["notes"],
             *(["RPM packages are not listed: their database cannot be read"] if listing.get("unlisted_rpm") else []),
         ],
         verifications=_verifications([mapping(verification) for verification in sequence(tree["verifications"])]),
         settings=_settings(tree),
     )
+
+
+def _uncounted(tree: Tree) -> list[str]:
+    """Return why runs that passed do not make the image verified: nobody whom the user trusts signed them."""
+    passed = [run for run in map(mapping, sequence(tree["verifications"])) if run["verdict"] in ("PASS", "WARN")]
+    if tree["verdict"] != "not proved" or not passed:
+        return []
+    signatures = ", ".join(dict.fromkeys(str(run["signature"]) for run in passed))
+    return [f"{counted(len(passed), 'run')} passed, but {'does' if len(passed) == 1 else 'do'} not count: {signatures}"]
 
 
 def _size(value: float) -> str:

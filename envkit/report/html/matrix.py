@@ -18,6 +18,8 @@ SECTIONS = {"verdict": "Summary", "matrix": "Matrix", "remarks": "Problems", "re
 _MOST = 8  # findings listed per image and machine
 # Status of a build -> the verdict of the badge.
 _BUILT = {"built": "PASS", "present": "PASS", "unproved": "NOT_VERIFIED", "failed": "FAIL", "stopped": "SKIP"}
+_GOOD = ("PASS", "WARN")
+_MADE = ("PASS", "NOT_VERIFIED")  # there is an image, whatever its verification said
 _ORDER = ("FAIL", "ERROR", "INCONCLUSIVE", "NOT_VERIFIED", "WARN", "PASS", "SKIP")
 
 
@@ -173,18 +175,19 @@ def _position(entry: Tree, last: str) -> tuple[str, str]:
 
 
 def _tiles(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> list[Tile]:
-    good = sum(cell.verdict in ("PASS", "WARN") for cell in cells)
-    tiles = [
-        Tile(
-            "Verified" if verified else "Built",
-            f"{good} of {len(cells)}",
-            "image and machine pairs" if verified else "images",
-        )
-    ]
     if verified:
-        tiles.append(Tile("Images", str(len(sequence(tree["images"]))), "rows of the matrix"))
-        tiles.append(Tile("Machines", str(len(sequence(tree["machines"]))), "columns of the matrix"))
-    else:
-        tiles.append(Tile("Time", f"{tree['duration_s']:.0f} s", "all images together", LOWER))
-        tiles.append(Tile("Impossible", str(len(sequence(tree["impossible"]))), "no compatible versions"))
+        good = sum(cell.verdict in _GOOD for cell in cells)
+        return [
+            Tile("Verified", f"{good} of {len(cells)}", "image and machine pairs"),
+            Tile("Images", str(len(sequence(tree["images"]))), "rows of the matrix"),
+            Tile("Machines", str(len(sequence(tree["machines"]))), "columns of the matrix"),
+        ]
+    images = [mapping(image) for image in sequence(tree["images"])]
+    made = sum(_BUILT.get(str(image["status"])) in _MADE for image in images)
+    checked = [mapping(image["verification"]).get("verdict") for image in images if image["verification"]]
+    tiles = [Tile("Built", f"{made} of {len(cells)}", "images")]
+    if checked:
+        tiles.append(Tile("Verified", f"{sum(verdict in _GOOD for verdict in checked)} of {len(cells)}", "in this run"))
+    tiles.append(Tile("Time", f"{tree['duration_s']:.0f} s", "all images together", LOWER))
+    tiles.append(Tile("Impossible", str(len(sequence(tree["impossible"]))), "no compatible versions"))
     return tiles

@@ -98,6 +98,7 @@ def _view(record: Tree) -> dict[str, Any]:
         "name": name or image,
         "newline": Markup("\n"),
         "payload_exit_code": run["payload"]["exit_code"],
+        "no_problems": _no_problems(record),
         "problems": _problems(record),
         "rules": _rules(record),
         "run_id": run["id"],
@@ -126,6 +127,15 @@ def _problems(record: Tree) -> list[tuple[str, str, str, Sequence[Tree]]]:
     groups = [(check, items) for check, items in by_check(record["checks"]).items() if wrong(items)]
     groups.sort(key=lambda group: VERDICTS.index(worst(group[1])))
     return [_group(check, items, wrong(items)) for check, items in groups]
+
+
+def _no_problems(record: Tree) -> str:
+    """Return what to do where nothing failed."""
+    if not any(reason["code"] == "NO_GPU" for reason in record["summary"]["reasons"]):
+        return "No failures and no warnings."
+    least = mapping(mapping(record["subject"].get("spec")).get("driver")).get("minimum")
+    driver = f" (driver {least} or newer)" if least else ""
+    return f"Nothing failed. To verify the image, run envkit verify on a machine with an NVIDIA GPU{driver}."
 
 
 def _measured(shown: Shown) -> bool:

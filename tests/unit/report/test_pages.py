@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from envkit.checks.shown import Area, Interval, Intervals, Sides, Treemap
 from envkit.report.html.charts import WIDE, areas, draw, span
+from envkit.report.html.page import render_html
+from envkit.report.reading import metric_title
 from tests.support.pages import built_tree, comparison_tree, image_tree, pages, verified_tree
+from tests.support.records import cpu_record
 
 _VOID = {"br", "link", "meta", "wbr"}
 POSITIVE = st.floats(min_value=1e-3, max_value=1e9)
@@ -99,8 +102,10 @@ def test_foreign_text_makes_no_element(name: str) -> None:
 def test_a_comparison_shows_each_interval_and_all_launches() -> None:
     page = Page("compare")
     assert page.section("verdict").startswith("REGRESSION B is slower than A A: train:1 B: train:2 exit code 7")
-    assert "Largest slowdown of B 1.30x C14.bench.cnn.fp32@cpu lower is better" in page.section("verdict")
-    assert "REGRESSION C14.bench.cnn.fp32@cpu: p 0.006; a change of 10% or more counts" in page.section("intervals")
+    assert "Largest slowdown of B +30% CNN training step, fp32, CPU lower is better" in page.section("verdict")
+    assert "REGRESSION CNN training step, fp32, CPU: p 0.006; a change of 10% or more counts" in page.section(
+        "intervals"
+    )
     text = pages()["compare"].decode()
     metrics = comparison_tree()["metrics"]
     assert text.count('class="point fail"') == 2  # in both forms of the figure
@@ -186,3 +191,50 @@ def test_intervals_and_sides_stay_in_their_picture(rows: list[tuple[float, float
     drawn += draw(Treemap("z", "t", "d", [Area("n", row[0], "1 GB", group) for row in rows for group in ("a", "")]))
     for value in re.findall(r' (?:x|x1|x2|cx)="([^"]+)"', drawn):
         assert -0.1 <= float(value) <= WIDE + 0.1
+
+
+def test_a_comparison_says_in_its_numbers_what_was_required() -> None:
+    numbers = Page("compare").section("metrics")
+    assert (
+        "A difference needs p below 0.05 (Holm); the smallest that these launches and metrics can reach is 0.0065"
+        in numbers
+    )
+    assert "C14.bench.cnn.fp32@cpu" in numbers
+
+
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [
+        ("C14.bench.mlp.bf16@gpu:0", "MLP training step, bf16, GPU 0"),
+        ("C10.h2d_pinned_256MiB@gpu:0", "Copies and memory: h2d pinned 256MiB, GPU 0"),
+        ("C99.other@cpu", "C99.other@cpu"),
+        ("", ""),
+    ],
+)
+def test_a_metric_is_named_in_words(key: str, title: str) -> None:
+    assert metric_title(key) == title
+
+
+def test_the_bottleneck_and_its_advice_are_at_the_top_of_a_watched_run() -> None:
+    page = Page("watch")
+    assert "Bottleneck copy-bound copies to the GPU take 30% of each step" in page.section("verdict")
+    text = pages()["watch"].decode()
+    assert text.index('id="verdict"') < text.index('<section id="limits"') < text.index('<section id="step"')
+
+
+def test_a_matrix_of_builds_counts_what_was_built_and_what_was_verified() -> None:
+    assert "Built 2 of 4 images" in Page("built").section("verdict")
+
+
+def test_an_image_whose_runs_do_not_count_says_why() -> None:
+    assert "1 run passed, but does not count: unsigned" in Page("image").section("verdict")
+
+
+def test_without_a_gpu_the_page_says_how_to_verify() -> None:
+    tree = cpu_record()
+    failed = [check for check in tree["checks"] if check["verdict"] not in ("PASS", "SKIP")]
+    tree["checks"] = [check for check in tree["checks"] if check not in failed]
+    tree["summary"]["reasons"] = [{"code": "NO_GPU", "message": "no GPU took part", "advice": ""}]
+    page = render_html(tree).decode()
+    assert "Nothing failed. To verify the image, run envkit verify on a machine with an NVIDIA GPU" in page
+    assert "No failures and no warnings." not in page
