@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, resources
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import envkit.checks
-from envkit.checks.model import Judge
 from envkit.ground import plugins, strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.plugins import Plugin
@@ -22,6 +22,7 @@ from envkit.ground.plugins import Plugin
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
+    from envkit.checks.case import Judge
     from envkit.checks.shown import Show
 
 TIERS = ("quick", "standard", "deep")
@@ -151,7 +152,14 @@ def _import_of_plugin(folder: str, module: str, plugin: Plugin) -> Any:
 @cache
 def judges() -> Mapping[str, Judge]:
     """Return the judge of every check by its ID."""
-    return {entry.id: _function(entry.folder, "judge") for entry in catalog()}
+    return {entry.id: _with_case(_function(entry.folder, "judge")) for entry in catalog()}
+
+
+def _with_case(judge: Any) -> Judge:
+    """Return a judge that takes the parts of a case as one that takes the case, until all do."""
+    if len(signature(judge).parameters) == 1:
+        return judge  # type: ignore[no-any-return]
+    return lambda case: judge(case.observation, case.spec, case.env)
 
 
 @cache

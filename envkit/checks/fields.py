@@ -12,9 +12,9 @@ from envkit.ground import versions
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from envkit.checks.model import Env, Judge, Observation, Spec
+    from envkit.checks.model import Env, Observation, Spec
 
 
 # Source: get_cuda_check_suffix and c10_cuda_check_implementation in c10/cuda of torch 1.13 to 2.13.
@@ -88,6 +88,14 @@ def strings(observed: Mapping[str, Any], key: str) -> list[str]:
     return value
 
 
+def objects(observed: Mapping[str, Any], key: str, what: str = "objects") -> list[Mapping[str, Any]]:
+    """Return the list of objects at ``key``; raises MalformedError otherwise, with `what` the objects are."""
+    value = observed.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise MalformedError(f"{key} is not a list of {what}")
+    return value
+
+
 def version_key(version: str) -> tuple[int, ...]:
     """Return the sort key of a version reported by an image; raises MalformedError if it is not a version."""
     try:
@@ -112,7 +120,9 @@ def part_of(observation: Observation) -> str:
     return str(observation["id"]).partition(".")[2]
 
 
-def by_part(table: Mapping[str, Judge], observation: Observation, spec: Spec, env: Env) -> Finding:
+def by_part(
+    table: Mapping[str, Callable[[Observation, Spec, Env], Finding]], observation: Observation, spec: Spec, env: Env
+) -> Finding:
     """Judge an observation with the rule for its part; raises MalformedError if there is none."""
     rule = table.get(part_of(observation))
     if rule is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -43,6 +43,3 @@ class Finding:
     rule: Mapping[str, Any] = field(default_factory=dict)
     metric: Mapping[str, Any] | None = None
     derived: Mapping[str, Any] = field(default_factory=dict)
-
-
-Judge = Callable[[Observation, Spec, Env], Finding]

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks.case import Case
 from envkit.checks.catalog import machine_codes
 from envkit.checks.fields import MalformedError, at_its_limit, settle, timed
 from envkit.checks.model import Finding, Verdict
@@ -14,8 +15,9 @@ from envkit.knowledge import codes
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from envkit.checks.case import Judge
     from envkit.checks.catalog import CheckEntry
-    from envkit.checks.model import Env, Judge, Observation, Spec
+    from envkit.checks.model import Env, Observation, Spec
 
 # Rules on times and rates, which are not reliable on a busy machine.
 _TIMED_RULES = ("min_frac_of_limit", "min_ratio", "max_ratio", "not_worse_than_baseline")
@@ -155,7 +157,7 @@ def _on_a_clock(observation: Observation) -> bool:
 def _applied(rule: Judge, observation: Observation, spec: Spec, env: Env) -> Finding:
     """Return the rule's finding. An observation from a container may lack any field: then its finding is an ERROR."""
     try:
-        finding = rule(observation, spec, env)
+        finding = rule(Case(observation, spec, env))
     except _UNTRUSTED as error:
         return Finding(Verdict.ERROR, f"malformed observation: {error}", "MALFORMED_OBSERVATION")
     if _on_a_clock(observation) and finding.rule.get("type") in _TIMED_RULES:

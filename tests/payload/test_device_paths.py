@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.case import Case
 from envkit.checks.catalog import judges
 from envkit.checks.model import Finding, Verdict
 from tests.support.payloads import module, observer, said
@@ -81,7 +82,7 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def ruled(item: dict[str, Any]) -> Finding:
-    return judges()[item["id"].partition(".")[0]](item, {}, {})
+    return judges()[item["id"].partition(".")[0]](Case(item, {}, {}))
 
 
 def test_a_device_that_takes_turns_overlaps_nothing(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:

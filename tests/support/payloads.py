@@ -6,6 +6,7 @@ import json
 from importlib import import_module
 from typing import Any
 
+from envkit.checks.case import Case
 from envkit.checks.catalog import judges
 from envkit.checks.model import Finding, Verdict
 from envkit.verify.judge import judge
@@ -50,4 +51,4 @@ def said(item: dict[str, Any], spec: dict[str, Any] | None = None) -> tuple[Verd
 
 def ruled(item: dict[str, Any]) -> Finding:
     """Return the rule's finding, ignoring the controls: controls that measure time need a quiet machine."""
-    return judges()[item["id"].partition(".")[0]](item, {}, {})
+    return judges()[item["id"].partition(".")[0]](Case(item, {}, {}))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks import thresholds
 from envkit.checks.fields import mapping
-from envkit.checks.precision_bands import judge_cases, read_cases
+from envkit.checks.precision_bands import judge_results, read_result
 
 if TYPE_CHECKING:
-    from envkit.checks.model import Env, Finding, Observation, Spec
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding
 
 
-def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge one precision over all sizes. The worst size decides."""
-    observed = mapping(observation, "observed")
-    sizes = mapping(observed, "sizes")
-    rows = thresholds.load()
-    return judge_cases(read_cases(sizes, sizes), observed, rows.row("C05.bands"), rows.row("C05.element"))
+    sizes = case.mapping("sizes")
+    return judge_results(case, [read_result(size, mapping(sizes, size)) for size in sizes])

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.checks import thresholds
+from envkit.checks.case import Case
 from envkit.checks.catalog import judges
 from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
@@ -24,7 +25,7 @@ def errors(rel_fro: float | None, rel_max: float | None = None, nonfinite: int =
 def gemm(promise: str, rel_fro: float, /, rel_max: float | None = None, **changed: Any) -> Finding:
     element = EXACT_MAX[promise] if rel_max is None else rel_max
     observed = {"promise": promise, "sizes": {"512": errors(rel_fro, element)}, "environment": {}, **changed}
-    return judges()["C05"]({"id": f"C05.{promise}", "observed": observed}, {}, {})
+    return judges()["C05"](Case({"id": f"C05.{promise}", "observed": observed}, {}, {}))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def conv(promise: str = "ieee", spec: dict[str, Any] | None = None, **changed: A
         "cases": {"contiguous.library_on": {**parts, **changed.pop("parts", {})}},
         **changed,
     }
-    return judges()["C06"]({"id": f"C06.{promise}", "observed": observed}, spec or {}, {})
+    return judges()["C06"](Case({"id": f"C06.{promise}", "observed": observed}, spec or {}, {}))
 
 
 def test_a_weight_gradient_sums_more_terms() -> None:

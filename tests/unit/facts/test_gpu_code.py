@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from envkit.attest.coverage import cubin
 from envkit.checks.c03_arch.judge import judge
+from envkit.checks.case import Case
 from envkit.facts.gpu_code import EXACT, PTX, SAME_MAJOR, knows, parse_flags, runs, supports
 from envkit.facts.load import load
 from envkit.resolve.rules import code
@@ -70,7 +71,7 @@ def test_the_three_readers_agree_on_every_build_and_gpu() -> None:
             if not (supports(build.cuda, gpu) and knows(build.cuda, gpu)):
                 continue
             observed = {"name": "GPU", "cc": gpu.capability, "arch_list": flags, "cuda": build.cuda}
-            finding = judge({"id": "C03.device", "subject": "gpu:0", "observed": observed}, {}, {})
+            finding = judge(Case({"id": "C03.device", "subject": "gpu:0", "observed": observed}, {}, {}))
             how = (finding.derived or {}).get("support")
             resolved = code(build, gpu)
             assert resolved == {EXACT: "cubin", SAME_MAJOR: "cubin", PTX: "ptx"}.get(str(how)), (build, gpu)

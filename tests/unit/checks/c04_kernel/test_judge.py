@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.case import Case
 from envkit.checks.catalog import judges
 from tests.support.judging import observation
 from tests.support.verdicts import ERROR, FAIL, PASS, found, said
@@ -61,9 +62,9 @@ def test_a_variable_that_hides_the_gpus_is_named(value: str) -> None:
     """The advice was NVIDIA_DRIVER_CAPABILITIES, which changes nothing here."""
     observed = {"outcome": "failed", "text": "RuntimeError: No CUDA GPUs are available"}
     tree = observation("C04.kernel", "gpu:0", observed=observed)
-    hidden = judges()["C04"](tree, {}, {"flags": {"CUDA_VISIBLE_DEVICES": value}})
+    hidden = judges()["C04"](Case(tree, {}, {"flags": {"CUDA_VISIBLE_DEVICES": value}}))
     assert hidden.advice[0].startswith(f"CUDA_VISIBLE_DEVICES={value} hides the GPUs")
-    assert "NVIDIA_DRIVER_CAPABILITIES" in " ".join(judges()["C04"](tree, {}, {"flags": {}}).advice)
+    assert "NVIDIA_DRIVER_CAPABILITIES" in " ".join(judges()["C04"](Case(tree, {}, {"flags": {}})).advice)
 
 
 def test_what_torch_says_after_every_error_is_no_message() -> None:

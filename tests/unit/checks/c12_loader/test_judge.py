@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.case import Case
 from envkit.checks.catalog import judges
 from envkit.checks.model import Finding, Verdict
 from envkit.verify.judge import judge
@@ -21,7 +22,7 @@ SWEEP = {
 
 
 def found(part: str, observed: dict[str, Any], **changed: Any) -> Finding:
-    return judges()["C12"]({"id": f"C12.{part}", "observed": {**observed, **changed}}, {}, {})
+    return judges()["C12"](Case({"id": f"C12.{part}", "observed": {**observed, **changed}}, {}, {}))
 
 
 @pytest.mark.parametrize(

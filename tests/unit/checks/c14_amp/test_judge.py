@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from envkit.checks import thresholds
+from envkit.checks.case import Case
 from envkit.checks.catalog import judges
 from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
@@ -53,7 +54,7 @@ BENCH = {
 
 def found(part: str, observed: dict[str, Any], subject: str = "cpu", **changed: Any) -> Finding:
     observation = {"id": f"C14.{part}", "subject": subject, "observed": {**observed, **changed}}
-    return judges()["C14"]({**observation, "noise": {"gate": "clean"}}, {}, {})
+    return judges()["C14"](Case({**observation, "noise": {"gate": "clean"}}, {}, {}))
 
 
 def test_the_expected_dtypes_depend_on_the_device() -> None:
@@ -161,7 +162,7 @@ def test_a_slow_step_never_fails() -> None:
 
 def test_the_benchmark_on_a_busy_machine_is_open() -> None:
     observation = {"id": "C14.bench.mlp.bf16", "subject": "cpu", "observed": BENCH, "noise": {"gate": "busy"}}
-    assert judges()["C14"](observation, {}, {}).verdict is Verdict.INCONCLUSIVE
+    assert judges()["C14"](Case(observation, {}, {})).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_missing_number_is_malformed() -> None:

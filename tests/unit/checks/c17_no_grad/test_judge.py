@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.case import Case
 from envkit.checks.catalog import judges
 from envkit.checks.model import Finding, Verdict
 
@@ -15,7 +16,7 @@ OBSERVED = {
 
 
 def found(**changed: Any) -> Finding:
-    return judges()["C17"]({"id": "C17.no_grad", "observed": {**OBSERVED, **changed}}, {}, {})
+    return judges()["C17"](Case({"id": "C17.no_grad", "observed": {**OBSERVED, **changed}}, {}, {}))
 
 
 def test_nothing_kept_passes() -> None:

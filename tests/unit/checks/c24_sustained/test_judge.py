@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.case import Case
 from envkit.checks.catalog import judges
 from tests.support.judging import observation
 from tests.support.verdicts import ERROR, FAIL, PASS, WARN, found, said
@@ -85,5 +86,5 @@ def test_a_container_that_cannot_hear_xids_says_so() -> None:
 )
 def test_a_geforce_tells_the_top_of_its_curve_and_not_its_boost(name: str, mhz: int, expected: tuple[Any, Any]) -> None:
     observed = telemetry(row(sm_mhz=mhz), max_sm_mhz=3105)
-    finding = judges()["C24"](observation("C24.telemetry", observed=observed), {}, {"gpu": [{"name": name}]})
+    finding = judges()["C24"](Case(observation("C24.telemetry", observed=observed), {}, {"gpu": [{"name": name}]}))
     assert (finding.verdict, finding.reason_code) == expected
