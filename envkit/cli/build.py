@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,16 +14,20 @@ import click
 from envkit.cli.build_flags import SCHEMA, BuildFlags
 from envkit.cli.console import tell
 from envkit.cli.declare import new_command, verbosity
-from envkit.cli.options import STDOUT, deadline_of, exclude
+from envkit.cli.options import STDOUT, deadline_of, exclude, load_definition, note
 from envkit.cli.output import FailureDocument, aligned, write_document
-from envkit.cli.record_output import ReportTarget, check_reports, publish, write_reports
-from envkit.ground.errors import EnvironmentProblem, InterruptedRun
+from envkit.cli.record_output import ReportTarget, check_reports, publish, write_pages, write_reports
+from envkit.ground.errors import ConflictError, EnvironmentProblem, InterruptedRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envkit.cli.step_timer import StepTimer
+    from envkit.cli.console import StepTimer
     from envkit.engines.model import BuildOptions, BuiltImage
+    from envkit.fleet.cells import Expanded
+    from envkit.fleet.matrix import Matrix
+    from envkit.fleet.model import Outcome
+    from envkit.fleet.run import FleetRun
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 
 _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
 _LONGEST = 4  # steps in the line on the time; -v shows all
+FOLDER = Path("images")
 _AGAIN = "run the same command again; finished downloads and layers are reused"
 
 
@@ -49,10 +58,9 @@ def command(flags: BuildFlags) -> int:
     envkit build --output registry:registry.example.com/team/train:1   tagged after verification
     envkit build --matrix matrix.yaml --output registry:registry.example.com/team/train   every combination
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit.cli import build_many
     from envkit.pipeline.verification import check_runner
 
-    build_many.check_choice(flags)
+    flags.check()
     document = flags.document.target()
     with FailureDocument(document, SCHEMA) as failure:
         check_reports(flags.reports, document, verified=not flags.no_verify)
@@ -63,9 +71,9 @@ def command(flags: BuildFlags) -> int:
             check_runner(settings)
         options = flags.options(settings)
         if flags.builds_several:
-            build_many.check_single(flags)
+            flags.check_several()
             failure.settled = True
-            return build_many.build_many(flags, settings, options, document)
+            return _build_several(flags, settings, options, document)
         return _build_one(flags, settings, options, failure)
 
 
@@ -235,3 +243,149 @@ def _closing(built: BuiltImage, timer: StepTimer) -> list[tuple[str, str]]:
         ("time", f"{timer.total():.0f} s: " + ", ".join(f"{text} {seconds:.0f} s" for text, seconds in longest))
     )
     return rows
+
+
+# Several images: by name, from a folder or a matrix; on this machine or on a cluster.
+
+
+def _build_several(flags: BuildFlags, settings: Settings, options: BuildOptions, document: str | None) -> int:
+    """Build every image, show the outcome of each, and return the most severe exit code.
+
+    Raises:
+        UsageError: options, the matrix or a definition are invalid.
+        ConflictError: a cell is impossible and --skip-impossible is not given, or all cells are impossible.
+        EnvironmentProblem: no engine, no disk space, no cluster.
+    """
+    from envkit.cli.cache import keep_within
+    from envkit.cli.progress_table import progress_table
+    from envkit.fleet import cells, report
+    from envkit.fleet.run import FleetRequest, FleetRun, Remarks
+    from envkit.pipeline.building import engine_name
+
+    began, many = time.monotonic(), flags.many
+    # On a cluster, each worker pushes its image to the registry after the build, so the engine itself needs no support
+    # for these options.
+    engine_options = replace(options, output=None, replace_tag=False, mount_from=()) if many.scheduler else options
+    matrix = named_images(flags)
+    request = FleetRequest(
+        expanded=cells.Expanded(cells=(), impossible=()),
+        where=matrix.where,
+        settings=settings,
+        options=options,
+        engine=engine_name(settings, engine_options),
+        verify=not flags.no_verify,
+        no_lock=flags.no_lock,
+        allow_cpu=flags.allow_cpu,
+        jobs=many.jobs,
+        resume=many.resume,
+        scheduler=many.scheduler,
+    )
+    request.check()
+    facts = flags.request.facts()
+    load = partial(load_definition, facts=facts)
+    expanded = cells.expand(
+        matrix,
+        flags.request.fields(facts),
+        facts,
+        load,
+        base=options.base,
+        allow_source=flags.allow_source,
+        note=note,
+    )
+    _refuse_impossible(expanded, skip=many.skip_impossible)
+    table = progress_table(flags.progress.mode, [cell.name for cell in expanded.cells])
+    run = FleetRun(request=replace(request, expanded=expanded), listener=table)
+    try:
+        with closing(table):
+            run.build()
+            keep_within(settings.get("cache_limit"), Remarks(table))
+    finally:
+        # Also after an interruption, so that the document lists the images that were built.
+        if run.outcomes:
+            seconds = time.monotonic() - began
+            publish_several(run, document, seconds=seconds, skip=many.skip_impossible, pages=flags.reports)
+    return report.exit_code(run.outcomes, expanded.impossible, skip=many.skip_impossible)
+
+
+def named_images(flags: BuildFlags) -> Matrix:
+    """Return the matrix file, or a matrix without axes of the images that were named.
+
+    Raises:
+        UsageError: the matrix file is invalid.
+    """
+    from envkit.fleet.matrix import Matrix, read_matrix
+    from envkit.plan.definition import shipped
+
+    if flags.many.matrix is not None:
+        return read_matrix(flags.many.matrix)
+    if not flags.many.every:
+        return Matrix(where="the command line", images=tuple(dict.fromkeys(flags.definitions or ("default",))))
+    own = sorted(str(path) for ending in ("*.yaml", "*.yml") for path in FOLDER.glob(ending))
+    if own:
+        return Matrix(where=f"./{FOLDER}", images=tuple(own))
+    return Matrix(where="the shipped images", images=tuple(shipped()))
+
+
+def _refuse_impossible(expanded: Expanded, *, skip: bool) -> None:
+    if not expanded.impossible or (skip and expanded.cells):
+        for cell in expanded.impossible:
+            tell(f"skipped: {cell.name}: {cell.reason}")
+        return
+    first, *others = expanded.impossible
+    hint = f"--skip-impossible builds the other {len(expanded.cells)}" if expanded.cells else first.hint
+    raise ConflictError(
+        f"{first.name} is impossible: {first.reason}",
+        details=tuple(f"{other.name}: {other.reason}" for other in others),
+        hint=hint or "envkit matrix list",
+    )
+
+
+def publish_several(
+    run: FleetRun, target: str | None, *, seconds: float, skip: bool, pages: Sequence[ReportTarget] = ()
+) -> None:
+    """Print the table and the failures, and write the document and the pages.
+
+    Raises:
+        EnvironmentProblem: the document cannot be written.
+    """
+    from envkit.fleet import report
+    from envkit.ground.text import neutral
+
+    expanded = run.request.expanded
+    cells = run.cells
+    order = {cell.name: at for at, cell in enumerate(cells)}
+    outcomes = sorted(run.outcomes, key=lambda outcome: order.get(outcome.name, len(order)))
+    rows = [report.COLUMNS, *report.rows(outcomes, expanded.impossible, cells)]
+    for line in aligned([[neutral(cell) for cell in row] for row in rows]):
+        # A document or a page on stdout must be the only output there.
+        click.echo(line, err=STDOUT in (target, *(page.file for page in pages)))
+    tell(f"{report.counts(outcomes, expanded.impossible)}, in {seconds:.0f} s")
+    _show_failures(outcomes)
+    if target is None and not pages:
+        return
+    tree = report.document(
+        cells,
+        outcomes,
+        expanded.impossible,
+        where=run.request.where,
+        duration_s=seconds,
+        jobs=run.jobs,
+        skip=skip,
+    )
+    write_document(tree, target, done="the images were built")
+    write_pages(tree, pages, done="the images were built")
+
+
+def _show_failures(outcomes: Sequence[Outcome]) -> None:
+    from envkit.ground.text import neutral
+
+    for outcome in outcomes:
+        if outcome.error is None or outcome.status == "stopped":
+            continue
+        click.echo(f"\n{outcome.name}: {neutral(outcome.error)}", err=True)
+        for line in outcome.details:
+            click.echo(f"  {neutral(line)}", err=True)
+        if outcome.log:
+            click.echo(f"  log: {outcome.log}", err=True)
+        if outcome.hint:
+            click.echo(f"  hint: {neutral(outcome.hint)}", err=True)

@@ -141,6 +141,45 @@ class BuildFlags:
         many = self.many
         return len(self.definitions) > 1 or many.every or many.matrix is not None or many.scheduler is not None
 
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            UsageError: images are named in two ways, or an option for several images is given with one.
+        """
+        many = self.many
+        selectors = {"names": self.definitions, "--all": many.every, "--matrix": many.matrix}
+        given = [name for name, value in selectors.items() if value]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} each select the images to build", hint="give one of them")
+        if self.builds_several:
+            return
+        several = {"--jobs": many.jobs, "--resume": many.resume, "--skip-impossible": many.skip_impossible}
+        for name, value in several.items():
+            if value:
+                raise UsageError(f"{name} is for several images", hint="envkit build a b c, --all, or --matrix FILE")
+
+    def check_several(self) -> None:
+        """Refuse options that several images cannot share.
+
+        Raises:
+            UsageError: such an option was given.
+        """
+        single = {
+            "-t": (self.tags, "--output registry:HOST/NAME gives each image its own tag"),
+            "--plan": (self.plan_file, "name several images by their definitions, or by a matrix"),
+            "--locked": (self.locked, "leave it out: every image's lock is solved, equal ones once"),
+            "--offline": (self.offline, "for each image: envkit lock, then envkit build --locked FILE --offline"),
+            "--report": (
+                [target for target in self.reports if target.kind != "html"],
+                "-o FILE and --report html=FILE cover all images",
+            ),
+            "--push": (self.push, "--output registry:HOST/NAME pushes each image"),
+        }
+        for name, (value, hint) in single.items():
+            if value:
+                raise UsageError(f"{name} is for one image", hint=hint)
+
     @property
     def definition(self) -> str | None:
         """The definition of a single image, None for the default image."""

@@ -17,12 +17,12 @@ from envkit.cli.options import (
     STDOUT,
     DocumentOptions,
     ProgressOptions,
-    RunnerOptions,
     document_options,
     noted,
     progress_options,
 )
 from envkit.cli.output import aligned, page_option, write_document
+from envkit.cli.verify_flags import RunnerOptions
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:

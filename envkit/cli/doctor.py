@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.console import MODES, reporter_for
+from envkit.cli.console import MODES, StepTimer, reporter_for
 from envkit.cli.declare import Section, flag, new_command, option, quiet_option, verbose_option
 from envkit.cli.options import PATH, deadline_of, timeout_option
 from envkit.cli.output import print_json
-from envkit.cli.step_timer import StepTimer
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ COMMANDS = {
     "cache": ("envkit.cli.cache", "Show and prune the caches of builds and runs on this machine."),
     "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
     "schema": ("envkit.cli.schema", "Print the JSON Schema of a file that envkit reads or writes."),
-    "validate": ("envkit.cli.validate", "Check definitions, matrix files, locks and settings."),
+    "validate": ("envkit.cli.schema", "Check definitions, matrix files, locks and settings."),
     "completion": ("envkit.cli.completion", "Print the completion script for bash, zsh or fish."),
     "version": ("envkit.cli.version", "Show the version of envkit and of its compatibility data."),
     "help": ("envkit.cli.help", "Show a page of the documentation, or list the pages."),

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.console import MODES, reporter_for, tell
+from envkit.cli.console import MODES, StepTimer, reporter_for, tell
 from envkit.cli.declare import Section, argument, flag, group, option, quiet_option, verbose_option, verbosity
-from envkit.cli.step_timer import StepTimer
 from envkit.ground.errors import ConflictError, UsageError, masked
-from envkit.ground.settings import RUNNERS
 from envkit.ground.text import neutral
 from envkit.pipeline.asking import AUTO, fields_here
 
@@ -438,39 +436,6 @@ class RegistryFlags:
         multiple=True,
         help="Reuse layers of this repository in the same registry; repeatable.",
     )
-
-
-# Runs.
-
-
-def _ids(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the check IDs of a repeatable option whose values are lists separated by commas."""
-    return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
-
-
-def _checks_option(name: str, text: str) -> Any:
-    return option(
-        Section.CHECKS, f"{name} IDS", multiple=True, callback=_ids, shell_complete=shell_values.checks, help=text
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerOptions:
-    """Where the payload runs, and which checks it runs."""
-
-    gpus: str | None = option(
-        Section.CONTAINER,
-        "--gpus all|none|LIST",
-        help="GPUs for the container: all, none, or device numbers. [all, if there are any]",
-    )
-    runner: str | None = option(
-        Section.CONTAINER, "--runner", type=click.Choice(RUNNERS), help="Where the payload runs."
-    )
-    tier: str | None = option(
-        Section.CHECKS, "--tier", type=click.Choice(TIERS), help="How much is checked. [the plan's tier]"
-    )
-    only: tuple[str, ...] = _checks_option("--only", "Run only these checks: C05,C06.")
-    skip: tuple[str, ...] = _checks_option("--skip", "Skip these checks: C05,C06.")
 
 
 def exclude(**given: object) -> None:

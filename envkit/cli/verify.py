@@ -10,25 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.console import reporter_for, tell
+from envkit.cli.console import StepTimer, reporter_for, tell
 from envkit.cli.declare import new_command
-from envkit.cli.options import STDOUT, deadline_of, noted
-from envkit.cli.output import print_json, write_document
-from envkit.cli.record_output import check_reports, keep_trace, publish
-from envkit.cli.step_timer import StepTimer
-from envkit.cli.verify_flags import VerifyFlags
-from envkit.ground.errors import EnvironmentProblem, NotVerifiedError
+from envkit.cli.options import STDOUT, deadline_of, load_settings, noted
+from envkit.cli.output import aligned, print_json, write_document
+from envkit.cli.record_output import ReportTarget, check_reports, keep_trace, publish, write_pages
+from envkit.cli.verify_flags import OBSERVED_EXAMPLE, VerifyFlags
+from envkit.ground.errors import EnvironmentProblem, NotVerifiedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from envkit.cli.options import RunnerOptions
+    from envkit.checks.thresholds import Thresholds
+    from envkit.cli.verify_flags import RunnerOptions
+    from envkit.fleet.verify_matrix import Matrix
+    from envkit.fleet.verify_task import Machine, Verification, VerifyTask
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.pipeline.deadline import Deadline
     from envkit.pipeline.verification import VerifyRequest
     from envkit.verify.compare.launches import Subject
     from envkit.verify.record import Record
+
+
+_Done = tuple["Sequence[VerifyTask]", "tuple[Verification, ...]"]
 
 
 @new_command("verify", VerifyFlags)
@@ -53,14 +58,10 @@ def command(flags: VerifyFlags) -> int:
     check_reports(flags.reports, document)
     flags.reason_to_change()
     if flags.runs_nothing:
-        from envkit.cli.rejudge import judge_ended
-
-        return judge_ended(flags, document)
+        return _judge_ended(flags, document)
     flags.check()
     if flags.verifies_many:
-        from envkit.cli.verify_many import verify_many
-
-        return verify_many(flags, document)
+        return _verify_several(flags, document)
     return _verify_one(flags, document)
 
 
@@ -217,3 +218,240 @@ def _self_test(subject: Subject, reporter: Reporter, state: Path, document: str 
         click.echo(line, err=document == STDOUT)
     write_document(result.to_json(), document)
     return 0 if result.silent and result.noticed else NotVerifiedError.exit_code
+
+
+# A run that has ended: from its record, or from the log of an exported job.
+
+
+def _judge_ended(flags: VerifyFlags, document: str | None) -> int:
+    """Judge a saved record or the log of an exported job, and return the exit code.
+
+    Raises:
+        UsageError: options contradict each other, or a file cannot be read.
+        PayloadError: the log is truncated, or belongs to another question.
+    """
+    flags.check_ended()
+    if flags.judge is not None:
+        return _judge_record(flags.judge, flags, document)
+    if flags.observed is None:
+        raise UsageError("--questions needs --observed, the log to judge", hint=OBSERVED_EXAMPLE)
+    if flags.questions is None:
+        raise UsageError("--observed needs --questions, the exported file", hint=OBSERVED_EXAMPLE)
+    return _judge_log(flags.observed, flags.questions, flags, document)
+
+
+def _judge_record(path: Path, flags: VerifyFlags, document: str | None) -> int:
+    """Judge a record again from its own observations, and show it like a run."""
+    from envkit.verify.again import judge_again, read_record
+
+    which = flags.thresholds
+    again = judge_again(read_record(path), _table(which))
+    publish(again.record, None, document, flags.reports)
+    used = {"record": "the record's own thresholds", "shipped": "the thresholds of this envkit"}.get(which, which)
+    tell(f"judged again from the record, with {used}")
+    if not again.same_rules:
+        tell(f"note: the rules differ from those of envkit {again.judged_by}, which wrote the record")
+    for line in again.changed:
+        tell(f"changed: {line}")
+    return again.record.exit_code
+
+
+def _table(which: str) -> Thresholds | None:
+    from envkit.checks import thresholds
+    from envkit.ground import foreign
+
+    if which == "record":
+        return None
+    if which == "shipped":
+        return thresholds.shipped()
+    try:
+        text = foreign.text(Path(which))
+    except UsageError as error:
+        message = f"--thresholds {which} cannot be read: {error.message}"
+        raise UsageError(message, hint="--thresholds record|shipped|FILE") from error
+    table = thresholds.parse(text, which)
+    known = set(thresholds.shipped().rows)
+    missing, unread = sorted(known - set(table.rows)), sorted(set(table.rows) - known)
+    if missing:
+        raise UsageError(
+            f"{which}: missing row {', '.join(missing)}",
+            hint="start from all rows: python -m envkit.checks.thresholds > FILE",
+        )
+    if unread:
+        raise UsageError(f"{which}: unknown row {', '.join(unread)}", hint="remove these rows")
+    return table
+
+
+def _judge_log(log: str, questions: Path, flags: VerifyFlags, document: str | None) -> int:
+    from envkit.ground.paths import state_dir
+    from envkit.verify.driver import Options
+    from envkit.verify.observed import answer_of, judge_answer
+    from envkit.verify.question import read_questions
+    from envkit.verify.selftest import distrusted
+
+    state = state_dir()
+    answer = answer_of(_read(log), read_questions(questions))
+    options = Options(
+        allow_cpu=flags.allow_cpu,
+        require_gpu=flags.require_gpu,
+        argv=tuple(sys.argv),
+        distrusted=distrusted(state),
+    )
+    record = judge_answer(answer, options)
+    code = publish(record, state, document, flags.reports)
+    tell(
+        f"note: S00 to S06 are left out, because {answer.question.image} itself was not read; the payload started at "
+        f"{record.tree['run']['started']}"
+    )
+    return code
+
+
+def _read(name: str) -> bytes:
+    """Return the log, up to one byte more than a payload may print, so that a longer log is recognized.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    from envkit.ground import foreign
+    from envkit.verify.payload import MAX_BYTES
+
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with foreign.stream(Path(name)) as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--observed {name}: {error.strerror or error}", hint=OBSERVED_EXAMPLE) from error
+
+
+# Several images, on this machine or on those of a cluster: a matrix of images and machines.
+
+
+def _verify_several(flags: VerifyFlags, document: str | None) -> int:
+    """Verify every image, show the matrix, keep the records; return the most severe exit code.
+
+    Args:
+        flags: an image that is named several times is verified once.
+        document: file for the matrix as JSON; `-` is stdout.
+
+    Raises:
+        EnvironmentProblem: the cluster does not respond or has no machine to verify on, or a file cannot be written.
+        UsageError: no image is named, or with a cluster, an image is not in a registry.
+    """
+    from envkit.fleet.verify_matrix import Matrix
+    from envkit.ground.paths import state_dir
+
+    if not flags.images:
+        raise UsageError(
+            "--scheduler needs the names of images",
+            hint=f"envkit verify registry:HOST/NAME:TAG --scheduler {flags.scheduler}",
+        )
+    images, state = tuple(dict.fromkeys(flags.images)), state_dir()
+    with closing(flags.progress.reporter()) as reporter:
+        if flags.scheduler is None:
+            tasks, done = _here(images, flags, reporter)
+        else:
+            tasks, done = _on_cluster(images, flags, flags.scheduler, reporter)
+    matrix = Matrix(
+        images=images,
+        machines=tuple(dict.fromkeys(task.machine for task in tasks)),
+        verifications=done,
+        kept=tuple(_kept(verification, state) for verification in done),
+    )
+    _show_matrix(matrix, document, flags.scheduler, flags.reports)
+    return matrix.exit_code
+
+
+def _task(flags: VerifyFlags, image: str, machine: Machine, target: str, plan: str | None = None) -> VerifyTask:
+    from envkit.fleet.verify_task import VerifyTask
+
+    return VerifyTask(
+        image=image,
+        target=target,
+        machine=machine,
+        plan=plan,
+        runner=flags.run.runner,
+        gpus=flags.run.gpus,
+        tier=flags.run.tier,
+        allow_cpu=flags.allow_cpu,
+        require_gpu=flags.require_gpu,
+        timeout_s=flags.timeout,
+        memory=flags.memory,
+        only=flags.run.only,
+        skip=flags.run.skip,
+        argv=tuple(sys.argv),
+    )
+
+
+def _here(images: Sequence[str], flags: VerifyFlags, reporter: Reporter) -> _Done:
+    import socket
+
+    from envkit.fleet.verify_task import Machine, verify
+
+    machine = Machine(name=socket.gethostname(), host=socket.gethostname())
+    tasks, done = [_task(flags, image, machine, image) for image in images], []
+    for task in tasks:
+        reporter.step(f"verify {task.image}")
+        done.append(verify(task, reporter))
+        _report(reporter, done[-1])
+    return tasks, tuple(done)
+
+
+def _on_cluster(images: Sequence[str], flags: VerifyFlags, scheduler: str, reporter: Reporter) -> _Done:
+    from envkit.fleet.dask_pool import DaskPool
+    from envkit.fleet.verify_task import machines_of, placed, subject_of, verify_all
+    from envkit.ground.paths import cache_dir, state_dir
+    from envkit.ground.settings import ca_file
+    from envkit.registry.remote import Remote
+
+    remote = Remote(cache_dir(), ca_bundle=ca_file(load_settings().get("ca_bundle")))
+    subjects = [subject_of(image, remote, state_dir()) for image in images]
+    reporter.step(f"connect to {scheduler}")
+
+    def heard(event: tuple[str, str, Any]) -> None:
+        name, kind, arguments = event
+        if kind == "step":
+            reporter.log(f"{name}: {arguments[0]}")
+        elif kind == "note":
+            reporter.note(f"{name}: {arguments[0]}")
+
+    with DaskPool(scheduler, place=placed, note=reporter.note, on_event=heard) as pool:
+        machines = machines_of(pool.machines, flags.workers, scheduler, allow_cpu=flags.allow_cpu)
+        if pool.dashboard:
+            reporter.note(f"dashboard: {pool.dashboard}")
+        tasks = [
+            _task(flags, subject.image, machine, subject.target, subject.plan)
+            for subject in subjects
+            for machine in machines
+        ]
+        reporter.step(f"verify {len(subjects)} images on {len(machines)} machines")
+        return tasks, verify_all(tasks, pool, lambda done: _report(reporter, done))
+
+
+def _report(reporter: Reporter, done: Verification) -> None:
+    from envkit.fleet.verify_matrix import cell
+
+    reporter.note(f"{done.image} on {done.machine}: {cell(done)} ({done.duration_s:.0f} s)")
+
+
+def _kept(done: Verification, state: Path) -> str | None:
+    from envkit.pipeline.verification import keep_record
+    from envkit.verify.record import Record
+
+    return None if done.record is None else keep_record(Record(done.record), state)
+
+
+def _show_matrix(matrix: Matrix, document: str | None, scheduler: str | None, reports: Sequence[ReportTarget]) -> None:
+    from envkit.ground.text import neutral
+
+    to_stderr = STDOUT in (document, *(report.file for report in reports))
+
+    lines = [*aligned([[neutral(cell) for cell in row] for row in matrix.table()])]
+    lines += ["", *map(neutral, matrix.remarks())] if matrix.remarks() else []
+    folder = next((str(Path(path).parent) for path in matrix.kept if path), None)
+    lines += ["", f"exit code {matrix.exit_code}; {f'records: {folder}' if folder else 'no record was kept'}"]
+    for line in lines:
+        click.echo(line, err=to_stderr)
+    tree = matrix.to_json(scheduler)
+    write_document(tree, document)
+    write_pages(tree, reports, done="the images were verified")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,16 +12,50 @@ from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, group, option
 from envkit.cli.options import (
     PATH,
+    TIERS,
     DocumentOptions,
     ProgressOptions,
-    RunnerOptions,
     allow_cpu_option,
     document_options,
+    exclude,
     progress_options,
     timeout_option,
 )
 from envkit.cli.record_output import ReportTarget, report_option
 from envkit.ground.errors import UsageError
+from envkit.ground.settings import RUNNERS
+
+OBSERVED_EXAMPLE = "envkit verify --observed POD.log --questions verify.yaml"
+
+
+def _ids(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the check IDs of a repeatable option whose values are lists separated by commas."""
+    return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
+
+
+def _checks_option(name: str, text: str) -> Any:
+    return option(
+        Section.CHECKS, f"{name} IDS", multiple=True, callback=_ids, shell_complete=shell_values.checks, help=text
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """Where the payload runs, and which checks it runs."""
+
+    gpus: str | None = option(
+        Section.CONTAINER,
+        "--gpus all|none|LIST",
+        help="GPUs for the container: all, none, or device numbers. [all, if there are any]",
+    )
+    runner: str | None = option(
+        Section.CONTAINER, "--runner", type=click.Choice(RUNNERS), help="Where the payload runs."
+    )
+    tier: str | None = option(
+        Section.CHECKS, "--tier", type=click.Choice(TIERS), help="How much is checked. [the plan's tier]"
+    )
+    only: tuple[str, ...] = _checks_option("--only", "Run only these checks: C05,C06.")
+    skip: tuple[str, ...] = _checks_option("--skip", "Skip these checks: C05,C06.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +179,40 @@ class VerifyFlags:
                 hint="leave it out: every record is kept, and envkit verify --judge RECORD makes reports of one;"
                 " --report html=FILE shows all",
             )
+
+    def check_ended(self) -> None:
+        """Refuse options that do not apply to a run that has ended.
+
+        Raises:
+            UsageError: an option needs a run, or two options contradict each other.
+        """
+        exclude(judge=self.judge, observed=self.observed)
+        exclude(judge=self.judge, questions=self.questions)
+        exclude(allow_cpu=self.allow_cpu, require_gpu=self.require_gpu)
+        running = {
+            "IMAGE": self.images,
+            "--plan": self.plan_file,
+            "--gpus": self.run.gpus,
+            "--runner": self.run.runner,
+            "--tier": self.run.tier,
+            "--only": self.run.only,
+            "--skip": self.run.skip,
+            "--timeout": self.timeout,
+            "--trace": self.trace_file,
+            "--self-test": self.self_test,
+            "--baseline": self.baseline,
+            "--write-baseline": self.new_baseline,
+            "--scheduler": self.scheduler,
+            "--workers": self.workers,
+        }
+        # A log is judged for the first time, so these apply. A record contains the options that it was judged with.
+        claims = {"--allow-cpu": self.allow_cpu, "--require-gpu": self.require_gpu}
+        wrong = [name for name, value in (running if self.judge is None else running | claims).items() if value]
+        if not wrong:
+            return
+        if self.judge is not None:
+            raise UsageError(f"{wrong[0]} and --judge contradict each other", hint="envkit verify --judge RECORD")
+        raise UsageError(f"{wrong[0]} and --observed contradict each other", hint=OBSERVED_EXAMPLE)
 
     def reason_to_change(self) -> str:
         """Return why the baseline changes; empty if it does not.

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.cli import build_many
-from envkit.cli.build_many import named_images, publish
+from envkit.cli.build import named_images, publish_several
 from envkit.cli.main import run
 from envkit.cli.progress_table import ProgressTable
 from envkit.cli.record_output import ReportTarget
@@ -114,7 +113,7 @@ def test_only_several_images_are_several() -> None:
     assert not build_flags("a", "--jobs", "2").builds_several
     for words in (("a", "b"), ("--all",), ("--matrix", "m"), ("a", "--scheduler", "tcp://h:1")):
         assert build_flags(*words).builds_several
-    build_many.check_choice(build_flags("a"))
+    build_flags("a").check()
     assert build_flags("a").definition == "a"
     assert build_flags().definition is None
 
@@ -145,7 +144,7 @@ def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         expanded=found, where="m.yaml", settings=Settings({}), options=BuildOptions(), engine="embedded"
     )
     ended = FleetRun(request=request, listener=ProgressTable(), outcomes=outcomes, jobs=2)
-    publish(ended, str(tmp_path / "out.json"), seconds=1.0, skip=True)
+    publish_several(ended, str(tmp_path / "out.json"), seconds=1.0, skip=True)
     out, err = capsys.readouterr()
     assert [line.split()[:2] for line in out.splitlines()] == [
         ["image", "outcome"],
@@ -156,19 +155,19 @@ def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "1 built, 1 failed; 1 impossible, in " in err
     assert "\nb: refused\n  401\n  log: /log\n  hint: log in\n" in err
     assert json.loads((tmp_path / "out.json").read_text())["exit_code"] == 8
-    publish(ended, None, seconds=1.0, skip=True, pages=[ReportTarget("html", str(tmp_path / "page.html"))])
+    publish_several(ended, None, seconds=1.0, skip=True, pages=[ReportTarget("html", str(tmp_path / "page.html"))])
     assert "refused" in (tmp_path / "page.html").read_text()
     capsys.readouterr()
-    publish(ended, None, seconds=1.0, skip=True, pages=[ReportTarget("html", "-")])
+    publish_several(ended, None, seconds=1.0, skip=True, pages=[ReportTarget("html", "-")])
     out, err = capsys.readouterr()
     assert out.startswith("<!doctype html>")
     assert err.startswith("image")
-    publish(replace(ended, jobs=None), "-", seconds=1.0, skip=False)
+    publish_several(replace(ended, jobs=None), "-", seconds=1.0, skip=False)
     out, err = capsys.readouterr()
     assert json.loads(out)["jobs"] is None
     assert err.startswith("image")
     with pytest.raises(EnvironmentProblem, match=r"-o .*: .*; the images were built"):
-        publish(ended, str(tmp_path / "out.json" / "x"), seconds=1.0, skip=True)
+        publish_several(ended, str(tmp_path / "out.json" / "x"), seconds=1.0, skip=True)
 
 
 def test_an_interruption_says_how_to_go_on() -> None:

@@ -1,6 +1,6 @@
 """Where the time went."""
 
-from envkit.cli.step_timer import StepTimer
+from envkit.cli.console import StepTimer
 from envkit.ground.progress import Silent
 
 
