@@ -4,49 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks import shm, thresholds
-from envkit.checks.fields import number, optional_number, text
-from envkit.checks.model import Finding, Verdict
+from envkit.checks import shm
 
 if TYPE_CHECKING:
-    from envkit.checks.model import Env, Observation, Spec
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding
 
 # How a full /dev/shm ends a loader: ENOSPC, SIGBUS on a write to a page, or a worker that waits forever.
 _SIGNATURES = ("no_space", "bus_error", "timeout")
 
 
-def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge C13.shm: whether the loader ran with full queues, with room to spare.
 
     If the run used the /dev/shm of the host, too little room is not a fault of the image.
     """
-    row = thresholds.load().row("C13.headroom")
-    rule = row.record(gates=True)
-    observed = observation["observed"]
-    need, outcome = int(number(observed, "need_bytes")), text(observed, "outcome")
-    size, free = optional_number(observed, "shm_bytes"), optional_number(observed, "free_bytes")
-    metric = {"name": "in_flight", "value": need, "unit": "B", "better": "lower"}
-    derived = {"recommended_shm_mib": shm.recommended_mib(need)}
-    mount = shm.mount(env)
-    room = f"there is no {mount}" if size is None else f"{mount} is {size / 1e6:.0f} MB"
-    state = f"the loader keeps {need / 1e6:.0f} MB in flight and {room}"
+    case.use("C13.headroom", gates=True)
+    need, outcome = int(case.value("need_bytes")), case.text("outcome")
+    size, free = case.optional("shm_bytes"), case.optional("free_bytes")
+    case.metric("in_flight", need, "B", "lower")
+    case.derive(recommended_shm_mib=shm.recommended_mib(need))
+    mount, flight = shm.mount(case.env), f"the loader keeps {need / 1e6:.0f} MB in flight and"
+    state = f"{flight} {f'there is no {mount}' if size is None else f'{mount} is {size / 1e6:.0f} MB'}"
     if outcome in _SIGNATURES:
-        cause = text(observed, "message").strip().rpartition("\n")[2]
+        cause = case.text("message").strip().rpartition("\n")[2]
         message = f"{state}: {cause}"
-        if shm.is_shared(env):
-            promised = f"; the plan asks for {spec['shm_mb']} MiB" if spec.get("shm_mb") else ""
-            message = f"cannot be decided here: {message}{promised}"
-            return Finding(Verdict.WARN, message, shm.AROUND_TOO_SMALL, (shm.advice(need),), rule, metric, derived)
-        return Finding(Verdict.FAIL, message, "SHM_TOO_SMALL", (shm.advice(need),), rule, metric, derived)
+        if shm.is_shared(case.env):
+            promised = f"; the plan asks for {case.spec['shm_mb']} MiB" if case.spec.get("shm_mb") else ""
+            return case.warn(shm.AROUND_TOO_SMALL, f"cannot be decided here: {message}{promised}", shm.advice(need))
+        return case.fail("SHM_TOO_SMALL", message, shm.advice(need))
     if outcome == "wrong_data":
-        message = "the loader delivered incomplete or changed batches"
-        advice = ("Run it once more; if it repeats, test the machine's memory.",)
-        return Finding(Verdict.FAIL, message, "LOADER_WRONG_DATA", advice, rule, metric, derived)
+        advice = "Run it once more; if it repeats, test the machine's memory."
+        return case.fail("LOADER_WRONG_DATA", "the loader delivered incomplete or changed batches", advice)
     if outcome != "ok":
-        message = f"the loader failed for another reason: {observed.get('message')}"
-        return Finding(Verdict.ERROR, message, "LOADER_BROKE", rule=rule, metric=metric, derived=derived)
-    if free is None or free < row.number("warn_below") * need:
+        return case.error("LOADER_BROKE", f"the loader failed for another reason: {case.observed.get('message')}")
+    if free is None or free < case.number("warn_below") * need:
         left = "an unknown size" if free is None else f"{free / 1e6:.0f} MB free"
-        message = f"the loader keeps {need / 1e6:.0f} MB in flight and {mount} has {left}"
-        return Finding(Verdict.WARN, message, "SHM_TIGHT", (shm.advice(need),), rule, metric, derived)
-    return Finding(Verdict.PASS, state, rule=rule, metric=metric, derived=derived)
+        return case.warn("SHM_TIGHT", f"{flight} {mount} has {left}", shm.advice(need))
+    return case.passed(state)

@@ -4,53 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks import thresholds
-from envkit.checks.fields import flag, mapping, number, part_of
-from envkit.checks.model import Finding, Verdict
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding
 
-    from envkit.checks.model import Env, Observation, Spec
-
-_STATE = ("Load and save with the torch of this image alone: torch.save(model.state_dict(), FILE), weights_only=True.",)
-_ACTIVATIONS = ("Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), and keep dropout's random state.",)
+_STATE = "Load and save with the torch of this image alone: torch.save(model.state_dict(), FILE), weights_only=True."
+_ACTIVATIONS = "Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), and keep dropout's random state."
 
 
-def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge C19.state and C19.activations."""
-    observed = mapping(observation, "observed")
-    return _state(observed) if part_of(observation) == "state" else _activations(observed)
+    return _state(case) if case.part == "state" else _activations(case)
 
 
-def _state(observed: Mapping[str, Any]) -> Finding:
-    rule = {"type": "equals", "expected": 0, "gates": True, "unit": "tensors"}
-    different, size = number(observed, "differences"), number(observed, "bytes")
-    loss, restored = number(observed, "next_loss"), number(observed, "next_loss_restored")
-    metric = {"name": "differences", "value": different, "unit": "1", "better": "lower"}
+def _state(case: Case) -> Finding:
+    case.rule("equals", expected=0, gates=True, unit="tensors")
+    different, size = case.value("differences"), case.value("bytes")
+    loss, restored = case.value("next_loss"), case.value("next_loss_restored")
+    case.metric("differences", different, "1", "lower")
     if different:
-        message = f"{different:.0f} entries of a training state came back changed"
-        return Finding(Verdict.FAIL, message, "STATE_CHANGED", _STATE, rule, metric)
+        return case.fail("STATE_CHANGED", f"{different:.0f} entries of a training state came back changed", _STATE)
     if loss != restored:
         message = f"the next step has loss {restored!r} after restoring, {loss!r} without"
-        return Finding(Verdict.FAIL, message, "RESTORED_STEP_DIFFERS", _STATE, rule, metric)
-    how = "weights_only" if flag(observed, "weights_only") else "as a pickle"
-    message = f"model, optimizer and scaler from {size / 1e3:.0f} kB ({how}) are bit-identical, and so is the next step"
-    return Finding(Verdict.PASS, message, None, (), rule, metric)
+        return case.fail("RESTORED_STEP_DIFFERS", message, _STATE)
+    how = "weights_only" if case.flag("weights_only") else "as a pickle"
+    return case.passed(
+        f"model, optimizer and scaler from {size / 1e3:.0f} kB ({how}) are bit-identical, and so is the next step"
+    )
 
 
-def _activations(observed: Mapping[str, Any]) -> Finding:
-    row = thresholds.load().row("C19.gradient")
-    difference = number(observed, "gradient_difference")
-    plain, kept = number(observed, "saved_bytes"), number(observed, "saved_bytes_checkpointed")
-    metric = {"name": "gradient_difference", "value": difference, "unit": "1", "better": "lower"}
-    derived = {"saved_ratio": kept / plain}
-    if difference > row.number("fail_above"):
+def _activations(case: Case) -> Finding:
+    case.use("C19.gradient")
+    difference = case.value("gradient_difference")
+    plain, kept = case.value("saved_bytes"), case.value("saved_bytes_checkpointed")
+    case.metric("gradient_difference", difference, "1", "lower")
+    case.derive(saved_ratio=kept / plain)
+    if difference > case.number("fail_above"):
         message = f"activation checkpointing changes the gradient by {difference:.1e} of its largest element"
-        return Finding(Verdict.FAIL, message, "CHECKPOINTED_GRADIENT", _ACTIVATIONS, row.record(), metric, derived)
+        return case.fail("CHECKPOINTED_GRADIENT", message, _ACTIVATIONS)
     if kept >= plain:
         message = f"activation checkpointing keeps {kept:.0f} bytes, as much as without it"
-        return Finding(Verdict.FAIL, message, "CHECKPOINT_KEEPS_ALL", _ACTIVATIONS, row.record(), metric, derived)
-    message = f"activation checkpointing keeps {kept / plain:.0%} of the bytes and changes no gradient"
-    return Finding(Verdict.PASS, message, None, (), row.record(), metric, derived)
+        return case.fail("CHECKPOINT_KEEPS_ALL", message, _ACTIVATIONS)
+    return case.passed(f"activation checkpointing keeps {kept / plain:.0%} of the bytes and changes no gradient")
