@@ -32,10 +32,11 @@ def test_a_log_is_diagnosed_in_words(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "train.log").write_text(LOG)
     assert run(["doctor", "--log", str(tmp_path / "train.log")]) == 0
     out = capsys.readouterr().out
-    assert "error  CUDA finds no GPU\n         seen    line 1: RuntimeError: No CUDA GPUs are available\n" in out
+    seen = "         seen    line 1: RuntimeError: No CUDA GPUs are available\n"
+    assert f"error  No GPU is available to the program\n{seen}" in out
     assert "then    A step ended with an exit code (line 3)" in out
     assert "source  " not in out
-    assert out.endswith("CUDA finds no GPU (line 1) (1 error)\n")
+    assert out.endswith("No GPU is available to the program (line 1) (1 error)\n")
     assert run(["doctor", "--log", str(tmp_path / "train.log"), "-v"]) == 0
     assert "source  containers/podman#10420" in capsys.readouterr().out
 

@@ -72,7 +72,7 @@ def test_a_torch_that_sees_gpus_is_shown_without_a_finding(tmp_path: Path) -> No
         (CUDA | {"cuda": "12.8"}, {"environ": {"CUDA_VISIBLE_DEVICES": ""}}, ("torch-devices-hidden", Severity.ERROR),
          "torch 2.9.1+cu130 for CUDA 12.8 sees no GPU: CUDA_VISIBLE_DEVICES= hides them all"),
         (CUDA | {"cuda": "12.8", "why": "No CUDA GPUs are available"}, {}, ("torch-sees-no-gpu", Severity.ERROR),
-         "torch 2.9.1+cu130 for CUDA 12.8 sees no GPU: CUDA finds no GPU"),
+         "torch 2.9.1+cu130 for CUDA 12.8 sees no GPU: No GPU is available to the program"),
         (CUDA | {"cuda": "12.8"}, {}, ("torch-sees-no-gpu", Severity.ERROR),
          "torch 2.9.1+cu130 for CUDA 12.8 sees no GPU: CUDA does not start"),
         (Answer(code=-11, out="", err="Segmentation fault"), {}, ("torch-unanswered", Severity.WARN),

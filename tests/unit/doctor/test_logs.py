@@ -74,7 +74,7 @@ def test_the_stack_of_a_timeout_is_no_other_failure() -> None:
         "[Rank 11] To avoid data inconsistency, we are taking the entire process down.\n"
         "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7fff in libc10.so)\n"
     )
-    assert found.conclusion == "A collective timed out (line 1), but the log does not show why"
+    assert found.conclusion == "A collective failed or timed out (line 1), but the log does not show why"
     assert [name for name, _ in found.sections[0].facts] == ["lines"]
 
 
