@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks._report import Figure, finish
 from envkit.cli.console import reporter_for
+from envkit.image.name import image_name
 from envkit.run.host import HostRunner
 from envkit.verify.compare.decide import Change, Launch, Rule, compare, overall
 from envkit.verify.compare.launches import LAUNCH, REPEATS, Subject, gather, spoiled
@@ -40,7 +41,9 @@ Records = Sequence[Mapping[str, Any]]
 def main() -> int:
     """Run the benchmark; return 0 if both goals hold."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    plain = Subject(name="A", image="host", runner=HostRunner(), options=Options(only=CHECKS, launch=LAUNCH))
+    plain = Subject(
+        name="A", image=image_name("host"), runner=HostRunner(), options=Options(only=CHECKS, launch=LAUNCH)
+    )
     slowed = replace(plain, options=replace(plain.options, launch={**LAUNCH, "body_factor": SLOWDOWN}))
     least = Rule.shipped().launches
     sides = gather([plain, plain, slowed], reporter_for("plain"), launches=rounds, seed=0, least=least, repeats=1)

@@ -44,6 +44,7 @@ from envkit.ground.errors import (
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Reporter, Silent
 from envkit.ground.text import similar
+from envkit.image.name import image_name
 from envkit.lock.model import Lock
 from envkit.lock.store import read_lock as _read_lock
 from envkit.lock.store import write_lock as _write_lock
@@ -381,7 +382,8 @@ def verify(
     # The result is not needed: this refuses unknown checks before the image is looked up.
     select(tier or "quick", chosen.only, chosen.skip)
     loaded = _settings(settings, reporter)
-    name, engine, own = verification.named_or_last(image, plan, loaded)
+    typed = None if image is None else image_name(image)
+    name, engine, own = verification.named_or_last(typed, plan, loaded)
     chosen = replace(chosen, argv=chosen.argv or tuple(sys.argv))
     request = VerifyRequest(image=name, options=chosen, plan=own, engine=engine, gpus=gpus, tier=tier)
     with ExitStack() as until:

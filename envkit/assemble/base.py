@@ -13,7 +13,7 @@ from envkit.engines.base import mirrored
 from envkit.ground import platforms
 from envkit.ground.errors import EngineError, UsageError
 from envkit.image import spec
-from envkit.image.reference import Reference, parse_reference
+from envkit.image.name import Reference, parse_reference
 from envkit.lock.base import NONE, PREFIX, SUITES
 from envkit.plan.definition import kind_of
 from envkit.registry.documents import Documents

@@ -12,7 +12,7 @@ from envkit.assemble.compress import GZIP
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.image.archive import stream, write_archive
 from envkit.image.layout import link, write_layout
-from envkit.image.reference import Reference, names_registry, parse_reference
+from envkit.image.name import Reference, parse_reference, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -207,7 +207,7 @@ def _file(text: str, kind: str, typed: str, example: str) -> Path:
 def _registry(text: str, rest: str) -> Output:
     name = rest.removeprefix("//")
     reference = parse_reference(name, what=f"--output {text!r:.200}")
-    if not names_registry(name):
+    if registry_of(name) is None:
         raise UsageError(
             f"--output {text!r:.200} has no registry", hint="--output registry:registry.example.com/team/train:1.0"
         )

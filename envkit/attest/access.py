@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Reporter, Silent
-from envkit.image.opening import Opened, is_registry, open_image
+from envkit.image.opening import Opened, open_image
 from envkit.registry.remote import Remote
-from envkit.run.runners import stored
+from envkit.run.runners import located
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from envkit.image.name import ImageName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,7 @@ class Access:
     layers: bool = False  # download a registry image's layers if its packages are not known otherwise
     reporter: Reporter = field(default_factory=Silent)
 
-    def open(self, text: str) -> Opened | None:
+    def open(self, name: ImageName) -> Opened | None:
         """Open the image of a name, as `envkit.image.opening.open_image` does."""
-        if not is_registry(text):
-            text = stored(text, self.runner)
-        return open_image(text, Remote(self.cache or cache_dir(), ca_bundle=self.ca_bundle), self.reporter)
+        remote = Remote(self.cache or cache_dir(), ca_bundle=self.ca_bundle)
+        return open_image(located(name, self.runner), remote, self.reporter)

@@ -1,6 +1,6 @@
 """The contents of an image: packages, plan and lock, labels, start command, layers. Used by attest, diff and inspect.
 
-`envkit.attest.reading.read_content(name, Access(...))` accepts every image name (see `envkit.image.reference`) and
+`envkit.attest.reading.read_content(name, Access(...))` accepts every image name (see `envkit.image.name`) and
 the file of a lock or plan, and returns a `Content`. Packages come from the lock that envkit puts into a small layer
 near the top of its images; layers above it are read too, because they may add or remove packages. Without a lock,
 packages are read from all layers (`conda-meta`, `dist-info`, dpkg's status); those of a registry image are downloaded

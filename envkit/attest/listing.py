@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.attest.packages import with_lock
 from envkit.ground.paths import scratch
+from envkit.image.name import InArchive
 from envkit.image.opening import open_file
 from envkit.image.packages import look
-from envkit.image.reference import ARCHIVE, FileReference
 from envkit.run.model import Storage
 from envkit.run.runners import choose
 
 if TYPE_CHECKING:
     from envkit.attest.access import Access
     from envkit.attest.content import Content
+    from envkit.image.name import ImageName
     from envkit.image.opening import Opened
     from envkit.image.packages import Installed
 
@@ -61,13 +62,13 @@ class Listing:
         }
 
 
-def read_listing(name: str, access: Access, content: Content, *, packages: bool) -> Listing:
+def read_listing(name: ImageName, access: Access, content: Content, *, packages: bool) -> Listing:
     """List the layers of an image and, with `packages`, everything installed in them.
 
     An image in an engine is saved to a temporary file. The layers of a registry image are downloaded only for packages.
 
     Args:
-        name: an image name, as for `envkit.attest.reading.read_content`.
+        name: the image, as for `envkit.attest.reading.read_content`.
         access: settings for opening images.
         content: the contents of the image; its lock adds hashes and URLs to packages.
         packages: read the layers and list the packages.
@@ -98,7 +99,7 @@ def read_listing(name: str, access: Access, content: Content, *, packages: bool)
 
 
 @contextmanager
-def _opened(name: str, access: Access) -> Iterator[Opened]:
+def _opened(name: ImageName, access: Access) -> Iterator[Opened]:
     opened = access.open(name)
     if opened is not None:
         yield opened
@@ -106,6 +107,6 @@ def _opened(name: str, access: Access) -> Iterator[Opened]:
     engine = choose(access.runner, access.reporter, image=name)
     assert isinstance(engine, Storage)  # Docker and Podman both are
     with scratch() as folder:
-        access.reporter.step(f"save {name} from {engine.name}")
+        access.reporter.step(f"save {name.typed} from {engine.name}")
         engine.save(name, folder / "image.tar")
-        yield open_file(FileReference(kind=ARCHIVE, path=folder / "image.tar"), access.reporter)
+        yield open_file(InArchive(path=folder / "image.tar"), access.reporter)

@@ -23,9 +23,9 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.platforms import platform
 from envkit.image import rpm
 from envkit.image.document import exposed_ports
+from envkit.image.name import REGISTRY, ImageName, InEngine
 from envkit.image.opening import Opened
 from envkit.image.packages import LOCK, PLAN, STATUS
-from envkit.image.reference import REGISTRY, is_file_reference
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import Lock
 from envkit.lock.reading import lock_from_json
@@ -56,7 +56,7 @@ exit 0
 Document = TypeVar("Document", Lock, BuildPlan)
 
 
-def read_content(text: str, access: Access) -> Content:
+def read_content(name: ImageName, access: Access) -> Content:
     """Read the contents of an image, or of the file of a lock or plan.
 
     Raises:
@@ -65,10 +65,11 @@ def read_content(text: str, access: Access) -> Content:
         EnvironmentProblem: no engine or registry answers.
         UsageError: the name matches no image, or several.
     """
-    if not is_file_reference(text) and Path(text).exists():
-        return _of_file(Path(text))
-    opened = access.open(text)
-    return _of_engine(text, access) if opened is None else _of_layers(text, opened, access)
+    match name:
+        case InEngine(name=path) if Path(path).exists():
+            return _of_file(Path(path))
+    opened = access.open(name)
+    return _of_engine(name, access) if opened is None else _of_layers(name.typed, opened, access)
 
 
 def of_plan(plan: BuildPlan, name: str) -> Content:
@@ -162,11 +163,11 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
 class _EngineImage:
     """An image in an engine on this machine; commands run in containers without network or privileges."""
 
-    def __init__(self, name: str, access: Access) -> None:
+    def __init__(self, name: ImageName, access: Access) -> None:
         self._access = access
         self._runner: Runner = choose(access.runner, access.reporter, image=name)
         self._details: Mapping[str, Any] = self._runner.inspect(name)
-        self._name = name
+        self._name = name.typed
 
     @property
     def engine(self) -> str:
@@ -225,7 +226,7 @@ class _EngineImage:
 
     def _output(self, *argv: str) -> bytes | None:
         limits = RunLimits(timeout_s=_COMMAND_S)
-        image, reporter = self._details["id"], self._access.reporter
+        image, reporter = InEngine(name=self._details["id"]), self._access.reporter
         try:
             result = self._runner.run(image, argv, {}, gpus=None, limits=limits, reporter=reporter)
         except (EngineError, EnvironmentProblem, TimeLimitError):  # no shell, another architecture, a full disk
@@ -233,9 +234,9 @@ class _EngineImage:
         return None if result.exit_code or result.output_cut else result.stdout
 
 
-def _of_engine(name: str, access: Access) -> Content:
+def _of_engine(engine_name: ImageName, access: Access) -> Content:
     """Read an image in an engine: its configuration, its lock from this machine or the image, and its packages."""
-    image = _EngineImage(name, access)
+    image, name = _EngineImage(engine_name, access), engine_name.typed
     content, notes = image.content(), list[str]()
     lock: Lock | None = None
     plan: BuildPlan | None = None

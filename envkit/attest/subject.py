@@ -15,7 +15,7 @@ from envkit.registry.registry import MAX_MANIFEST
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
     from envkit.registry.registry import Registry
 
 PLAN_LABEL, LOCK_LABEL = f"{LABEL_PREFIX}.plan", f"{LABEL_PREFIX}.lock"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from envkit.attest.keys import PrivateKey
     from envkit.attest.making import Result, Sources
     from envkit.attest.subject import Subject
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
 
 _HELP = """Attach SBOM, provenance and verification records to IMAGE in its registry.
 
@@ -78,27 +78,25 @@ class AttestFlags:
         Raises:
             UsageError: the image, the records or the key are missing or invalid.
         """
-        from envkit.image.opening import is_registry
-        from envkit.image.reference import is_file_reference, parse_reference
+        from envkit.image.name import InRegistry, published_name
 
         if self.image is None:
             raise UsageError("missing IMAGE", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")
-        reference = parse_reference(self.image.removeprefix("registry:"))
-        if not is_registry(self.image) or is_file_reference(self.image):
+        name = published_name(self.image)
+        if not isinstance(name, InRegistry):
             raise UsageError(
                 f"{self.image!r:.200} is not in a registry, and attestations are stored in the registry of the image",
                 hint="write HOST/NAME:TAG: registry.example.com/team/train:1.0",
             )
         if not self.records:
-            name = self.image.removeprefix("registry:")
-            raise UsageError("missing --record", hint=f"envkit verify registry:{name} -o record.json")
+            raise UsageError("missing --record", hint=f"envkit verify registry:{name.name} -o record.json")
         exclude(key=self.key_file, keyless=self.keyless, unsigned=self.unsigned)
         if not (self.key_file or self.keyless or self.unsigned):
             raise UsageError(
                 "missing --key",
                 hint="--key FILE (envkit attest --new-key FILE creates one), --keyless, or --unsigned",
             )
-        return reference
+        return name.reference
 
     def sources(self) -> Sources:
         """Read the records, the plan and the lock.

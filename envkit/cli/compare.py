@@ -88,6 +88,7 @@ def _from_records(first: Path, second: Path) -> Comparison:
 
 
 def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
+    from envkit.image.name import image_name
     from envkit.pipeline.verification import VerifyRequest, check_images, settings_here, subject_of
     from envkit.verify.compare.decide import Rule
     from envkit.verify.compare.launches import LAUNCH, gather
@@ -99,15 +100,16 @@ def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
     options = Options(only=run.only, skip=run.skip, argv=tuple(sys.argv), launch=LAUNCH)
     with closing(flags.progress.reporter()) as reporter, ExitStack() as until:
         settings = noted(settings_here(run.runner))
-        check_images((first, second), settings)
+        names = [image_name(text) for text in (first, second)]
+        check_images(names, settings)
         subjects = [
             subject_of(
-                VerifyRequest(image=image, name=image, options=options, gpus=run.gpus, tier=run.tier),
+                VerifyRequest(image=name, name=name.typed, options=options, gpus=run.gpus, tier=run.tier),
                 settings,
                 reporter,
                 until,
             )
-            for image in (first, second)
+            for name in names
         ]
         least = Rule.shipped().launches
         launched = gather(

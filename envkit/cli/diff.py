@@ -70,6 +70,7 @@ def command(flags: DiffFlags) -> int:
     from envkit.engines.host_environment import ca_file
     from envkit.ground.errors import VerificationError
     from envkit.ground.paths import state_dir
+    from envkit.image.name import published_name
 
     exclude(markdown=flags.markdown, json=flags.as_json)
     with closing(flags.progress.reporter()) as reporter:
@@ -81,7 +82,8 @@ def command(flags: DiffFlags) -> int:
             reporter=reporter,
         )
         with deadline_of(flags.timeout, reporter).holds():
-            diff = difference(read_content(flags.before, access), read_content(flags.after, access))
+            before = read_content(published_name(flags.before, or_file=True), access)
+            diff = difference(before, read_content(published_name(flags.after, or_file=True), access))
     if flags.as_json:
         print_json(diff.to_json(), ascii_only=True)
     elif flags.markdown:

@@ -161,8 +161,9 @@ def _file(path: Path) -> Diagnosis:
 
 def _image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:
     from envkit.doctor.images.diagnose import diagnose_image
+    from envkit.image.name import image_name
 
-    return diagnose_image(reference, runner, reporter)
+    return diagnose_image(image_name(reference), runner, reporter)
 
 
 def _host(reporter: Reporter, python: str | None) -> Diagnosis:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from envkit.attest.keyless import Identity
     from envkit.attest.keys import PublicKey
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName, Reference
 
 _HELP = """Show what is in IMAGE, where and when it was verified, and what was never verified.
 
@@ -101,6 +102,7 @@ def command(flags: InspectFlags) -> None:
     from envkit.attest.verification import verification_of
     from envkit.facts.load import load
     from envkit.ground.paths import state_dir
+    from envkit.image.name import published_name
     from envkit.verify.verified import recorded_here
 
     if flags.require is not None and not flags.key_files and not flags.identity:
@@ -110,7 +112,8 @@ def command(flags: InspectFlags) -> None:
     if identities:
         require_sigstore()
     with closing(flags.progress.reporter()) as reporter, deadline_of(flags.timeout, reporter).holds():
-        looked = _with_lists(_look(flags, keys, identities, reporter), flags, reporter)
+        name = published_name(flags.image)
+        looked = _with_lists(_look(name, flags, keys, identities, reporter), name, flags, reporter)
     here = tuple(map(verification_of, recorded_here({looked.id, str(looked.digest)}, state_dir())))
     inspected = inspection(looked, [*(key.id for key in keys), *map(str, identities)], here)
     if flags.as_json:
@@ -137,20 +140,21 @@ def _show(lines: Sequence[str]) -> None:
 
 
 def _look(
-    flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
+    name: ImageName, flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
 ) -> InspectedImage:
     from envkit.attest.inspection import InspectedImage
     from envkit.attest.reading import read_content
-    from envkit.image.opening import is_registry
-    from envkit.image.reference import is_file_reference
+    from envkit.image.name import InEngine, InRegistry
 
-    if is_registry(flags.image) and not is_file_reference(flags.image):
-        return in_registry(flags.image, keys, identities, reporter)
-    _check_prefix(flags.image)
-    content = read_content(flags.image, _access(flags, reporter))
+    match name:
+        case InRegistry(reference=reference):
+            return in_registry(reference, keys, identities, reporter)
+        case InEngine():
+            _check_prefix(name.name)
+    content = read_content(name, _access(flags, reporter))
     sizes = [layer.size for layer in content.layers or ()]
     return InspectedImage(
-        name=flags.image,
+        name=name.typed,
         digest=content.digest,
         id=content.id or "",
         config=content.config,
@@ -162,7 +166,7 @@ def _look(
 
 
 def in_registry(
-    image: str, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
+    reference: Reference, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
 ) -> InspectedImage:
     """Return what a registry has of an image: its configuration, and the attached documents."""
     from envkit.attest.attached import read_attached
@@ -171,11 +175,10 @@ def in_registry(
     from envkit.attest.reading import settings_of
     from envkit.attest.subject import find_subject
     from envkit.engines.host_environment import ca_file
-    from envkit.image.reference import REGISTRY, parse_reference
+    from envkit.image.name import REGISTRY
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Transport
 
-    reference = parse_reference(image.removeprefix("registry:"))
     with Transport(ca_bundle=ca_file(load_settings().mirrors(), reporter)) as transport:
         registry = Registry.of(reference, transport)
         subject = find_subject(reference, registry)
@@ -191,14 +194,14 @@ def in_registry(
         )
 
 
-def _with_lists(looked: InspectedImage, flags: InspectFlags, reporter: Reporter) -> InspectedImage:
+def _with_lists(looked: InspectedImage, name: ImageName, flags: InspectFlags, reporter: Reporter) -> InspectedImage:
     """Add the lists that the options request."""
     from envkit.attest.listing import read_listing
 
     if not flags.lists and flags.page is None:
         return looked
     packages = flags.packages or flags.licenses or flags.page is not None
-    listing = read_listing(flags.image, _access(flags, reporter), looked.content, packages=packages)
+    listing = read_listing(name, _access(flags, reporter), looked.content, packages=packages)
     return replace(looked, listing=listing)
 
 
@@ -217,11 +220,9 @@ def _check_prefix(image: str) -> None:
     Raises:
         UsageError: the name is one of these.
     """
-    from envkit.image.reference import is_file_reference
-
     if not image.strip():
         raise UsageError("the image name is empty", hint="envkit inspect oci:DIR")
-    if not is_file_reference(image) and ("/" in image or image.endswith(".tar")) and Path(image).exists():
+    if ("/" in image or image.endswith(".tar")) and Path(image).exists():
         kind = "oci" if Path(image).is_dir() else "docker-archive"
         raise UsageError(
             f"{image!r:.200} is a path without a prefix for the kind of image",

@@ -29,6 +29,7 @@ from envkit.ground.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envkit.image.name import ImageName
     from envkit.pipeline.pushing import PushResult, Tagging, Target
 
 SCHEMA = "envkit.push/1"
@@ -82,19 +83,21 @@ class PushFlags:
         others = (parse_name(f"{repository.place}:{tag}", f"-t {tag!r:.140}:") for tag in self.tags)
         return Target(repository=repository, names=tuple(dict.fromkeys((first, *others))))
 
-    def source(self, state: Path) -> tuple[str, str | None]:
+    def source(self, state: Path) -> tuple[ImageName, str | None]:
         """Return the image and, if known, the engine that stores it.
 
         Raises:
             UsageError: no image is named, and none was built on this machine.
         """
         from envkit.ground.state import read_last
+        from envkit.image.name import image_name
+        from envkit.pipeline.verification import name_of
 
         if self.image is not None:
             engine = load_settings({"engine": self.engine}).get("engine")
-            return self.image, engine if engine in ("docker", "buildkit", "podman") else None
+            return image_name(self.image), engine if engine in ("docker", "buildkit", "podman") else None
         last = read_last(state)
-        return last.image, last.engine
+        return name_of(last), last.engine
 
 
 @new_command("push", PushFlags)

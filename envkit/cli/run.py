@@ -110,13 +110,14 @@ class SessionOptions:
             UsageError: --shm-size is not a size, or below 1 MiB.
         """
         from envkit.ground.sizes import parse_size
+        from envkit.image.name import image_name
         from envkit.pipeline.running import RunRequest
 
         shm_mb = None if self.shm_size is None else parse_size(self.shm_size, "--shm-size") >> 20
         if shm_mb == 0:
             raise UsageError(f"--shm-size {self.shm_size} is below 1 MiB", hint="--shm-size 8GB")
         return RunRequest(
-            image=image,
+            image=None if image is None else image_name(image),
             argv=argv,
             workspace=self.workspace,
             data=self.data,
@@ -259,23 +260,23 @@ def own_image(request: RunRequest, settings: Settings, reporter: Reporter) -> tu
     """
     # First, because what builds an image takes half a second to import.
     # An image may have a name that is no path at all, so not `Path.exists`, which raises for some of them.
-    if request.image is None or not (os.path.exists(request.image) or _is_shipped(request.image)):  # noqa: PTH110
+    if request.image is None or not (os.path.exists(name := request.image.typed) or _is_shipped(name)):  # noqa: PTH110
         return request, None
     from envkit.pipeline import project_image
 
-    if not project_image.is_project(request.image) and not (
-        _is_shipped(request.image) and not project_image.is_image(request.image, settings)
+    if not project_image.is_project(name) and not (
+        _is_shipped(name) and not project_image.is_image(request.image, settings)
     ):
         return request, None
     from envkit.cli.options import load_facts
 
     found = project_image.image_of(
-        request.image, load_facts(None), settings, reporter, lambda plan, target: _announce(plan, target, reporter)
+        name, load_facts(None), settings, reporter, lambda plan, target: _announce(plan, target, reporter)
     )
     if found.record is not None:
         reporter.close()
-        _judged(found.record, request.image, is_usable=found.is_usable)
-    workspace = request.workspace or str(project_image.folder_of(request.image))
+        _judged(found.record, name, is_usable=found.is_usable)
+    workspace = request.workspace or str(project_image.folder_of(name))
     return replace(request, image=None, workspace=workspace), found.image
 
 
@@ -327,15 +328,15 @@ def _attested(flags: RunFlags, reporter: Reporter) -> str:
     from envkit.attest.inspection import inspection
     from envkit.attest.keys import read_public
     from envkit.cli.inspect import in_registry
-    from envkit.image.opening import is_registry
-    from envkit.image.reference import is_file_reference
+    from envkit.image.name import InRegistry, published_name
 
-    if flags.image is None or is_file_reference(flags.image) or not is_registry(flags.image):
+    name = None if flags.image is None else published_name(flags.image)
+    if not isinstance(name, InRegistry):
         raise UsageError(
             "--key: only images in a registry have signatures", hint="envkit run --key PUB registry:HOST/NAME@DIGEST"
         )
     keys = [read_public(path) for path in flags.key_files]
-    looked = in_registry(flags.image, keys, (), reporter)
+    looked = in_registry(name.reference, keys, (), reporter)
     failure = inspection(looked, [key.id for key in keys]).failure(require_verified=False)
     if failure is not None:
         raise failure

@@ -68,11 +68,12 @@ def command(flags: VerifyFlags) -> int:
 def verify_python(python: str, *, allow_cpu: bool) -> int:
     """Verify a Python on this machine, print and keep the record, and return the exit code."""
     from envkit.ground.paths import state_dir
+    from envkit.image.name import OnHost
     from envkit.pipeline.verification import VerifyRequest, settings_here, subject_of
     from envkit.pipeline.verification import verify as run_verification
     from envkit.verify.driver import Options
 
-    request = VerifyRequest(image=python, options=Options(allow_cpu=allow_cpu, argv=tuple(sys.argv)))
+    request = VerifyRequest(image=OnHost(typed=python), options=Options(allow_cpu=allow_cpu, argv=tuple(sys.argv)))
     reporter = StepTimer(reporter_for("auto", verbose=False))
     with closing(reporter):
         record = run_verification(subject_of(request, noted(settings_here("host")), reporter), reporter)
@@ -116,6 +117,7 @@ def _request(flags: VerifyFlags, settings: Settings, trace: _Trace) -> VerifyReq
     Raises:
         UsageError: no image is named and none was built on this machine, or a file cannot be read.
     """
+    from envkit.image.name import image_name
     from envkit.pipeline.verification import VerifyRequest, named_or_last
     from envkit.plan.store import read_plan
     from envkit.verify.baseline import read_baseline
@@ -123,7 +125,8 @@ def _request(flags: VerifyFlags, settings: Settings, trace: _Trace) -> VerifyReq
     from envkit.verify.user_data import user_data
 
     given = read_plan(flags.plan_file) if flags.plan_file else None
-    image, engine, plan = named_or_last(flags.images[0] if flags.images else None, given, settings)
+    typed = image_name(flags.images[0]) if flags.images else None
+    image, engine, plan = named_or_last(typed, given, settings)
     options = Options(
         allow_cpu=flags.allow_cpu,
         require_gpu=flags.require_gpu,
@@ -142,9 +145,9 @@ def _request(flags: VerifyFlags, settings: Settings, trace: _Trace) -> VerifyReq
 
 def _fetched(subject: Subject, deadline: Deadline, reporter: Reporter) -> Subject:
     """Download the layers of a registry's image that are not cached; the run gets the rest of the time limit."""
-    from envkit.image.reference import is_remote
+    from envkit.image.name import InRegistry
 
-    if not is_remote(subject.image):
+    if not isinstance(subject.image, InRegistry):
         return subject
     reporter.step(f"fetch {subject.image}")
     subject.runner.inspect(subject.image)

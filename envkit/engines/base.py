@@ -15,7 +15,7 @@ from envkit.engines.journal import Journal
 from envkit.engines.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
 from envkit.ground.errors import EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import cache_dir
-from envkit.image.reference import names_registry
+from envkit.image.name import registry_of
 from envkit.lock import apt
 from envkit.lock.base import PREFIX, SUITES, suite_of
 
@@ -176,7 +176,7 @@ def mirrored(reference: str, mirrors: Mirrors) -> str:
     """Return a reference in which the mirror, if there is one, replaces Docker Hub. Hub's names may be short."""
     bare = reference.removeprefix(_HUB)
     name = bare.partition("@")[0]
-    if not mirrors.registry or (bare == reference and names_registry(name)):
+    if not mirrors.registry or (bare == reference and registry_of(name) is not None):
         return reference
     return f"{mirrors.registry}/{bare}" if "/" in name else f"{mirrors.registry}/library/{bare}"
 

@@ -13,7 +13,7 @@ from envkit.engines.model import BaseImage
 from envkit.ground.clock import source_date
 from envkit.ground.errors import UsageError
 from envkit.ground.naming import LABEL_PREFIX
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.lock.store import digest_of
 from envkit.plan.labels import plan_labels
 from envkit.plan.names import label

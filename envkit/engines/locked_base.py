@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from envkit.engines.base import local_base, mirrored
 from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.ground.platforms import of_machine
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.lock import base as lock_base
 from envkit.lock.base import NONE, PREFIX, SUITES
 from envkit.registry.registry import Registry

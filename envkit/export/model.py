@@ -15,7 +15,7 @@ from envkit.ground.errors import UsageError
 from envkit.ground.naming import FILE_STEM
 from envkit.ground.requirement import WAYS, Form, Requirement
 from envkit.ground.settings import Mirrors
-from envkit.image.reference import HUB, Reference, parse_reference
+from envkit.image.name import HUB, Reference, parse_reference
 from envkit.plan import names
 
 # Expressions that GitHub or GitLab would expand in the middle of a text.

@@ -16,7 +16,7 @@ from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import own_layout
 from envkit.image.layout import read_layout
-from envkit.image.reference import LAYOUT, FileReference
+from envkit.image.name import InLayout
 from envkit.lock.store import digest_of
 from envkit.registry.documents import Documents
 from envkit.registry.registry import Registry
@@ -25,7 +25,7 @@ from envkit.registry.transport import Transport
 
 if TYPE_CHECKING:
     from envkit.engines.model import Builder, BuildOptions, BuiltImage
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
 
@@ -182,7 +182,7 @@ def _in_engine(
 
 def _in_layout(folder: Path, ref_name: str | None, required: Mapping[str, str]) -> ExistingImage | None:
     try:
-        image = read_layout(FileReference(kind=LAYOUT, path=folder, tag=ref_name))
+        image = read_layout(InLayout(path=folder, tag=ref_name))
     # A layout that is missing, lacks a layer or is damaged is built again.
     except (EngineError, UsageError, IntegrityError):
         return None

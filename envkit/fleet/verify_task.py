@@ -22,7 +22,7 @@ from envkit.fleet.local import with_reporter
 from envkit.fleet.model import refused, worker_name
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, InterruptedRun, UsageError
 from envkit.ground.progress import Reporter, Silent
-from envkit.image.reference import PREFIX, is_file_reference, is_remote, parse_remote
+from envkit.image.name import PREFIX, InArchive, InLayout, InRegistry, image_name
 from envkit.pipeline import verification
 from envkit.plan.store import load_plan, plan_from_json
 from envkit.registry.remote import Remote
@@ -137,7 +137,9 @@ def _record(task: VerifyTask, reporter: Reporter) -> Record:
         skip=task.skip,
         argv=task.argv,
     )
-    request = verification.VerifyRequest(image=task.target, options=options, plan=plan, gpus=task.gpus, tier=task.tier)
+    request = verification.VerifyRequest(
+        image=image_name(task.target), options=options, plan=plan, gpus=task.gpus, tier=task.tier
+    )
     with ExitStack() as until:
         return verification.verify(verification.subject_of(request, settings, reporter, until), reporter)
 
@@ -159,13 +161,14 @@ def subject_of(image: str, remote: Remote, state: Path) -> Subject:
         EngineError: the registry has no such image.
         EnvironmentProblem: the registry cannot be reached.
     """
-    if not is_remote(image):
-        hint = "push it with `envkit push`, then name" if is_file_reference(image) else "name"
+    name = image_name(image)
+    if not isinstance(name, InRegistry):
+        hint = "push it with `envkit push`, then name" if isinstance(name, InLayout | InArchive) else "name"
         raise UsageError(
             f"{image!r:.200} is not in a registry; --scheduler verifies images from a registry only",
             hint=f"{hint} it as {PREFIX}HOST/NAME:TAG, such as {PREFIX}registry.example.com/team/train:1",
         )
-    reference = remote.resolve(parse_remote(image))
+    reference = remote.resolve(name.reference)
     labels = remote.read(reference).settings.get("Labels")
     # An image without labels has null here, and an untrusted one may have anything.
     digest = labels.get(PLAN_LABEL) if isinstance(labels, dict) else None

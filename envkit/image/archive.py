@@ -15,7 +15,7 @@ from envkit.ground.store import replacing
 from envkit.image import spec, tar
 from envkit.image.document import MOST_BYTES, damaged, history, parse_config, parse_json
 from envkit.image.layout import blob_of, write_error
-from envkit.image.reference import FileReference
+from envkit.image.name import InArchive
 from envkit.image.spec import MTIME
 from envkit.image.tarstream import Entry, Kind, Source, entries
 
@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 _MOST_LINKS = 2  # a link and its target; longer chains could be loops
 
 
-def read_archive(reference: FileReference) -> spec.Image:
+def read_archive(reference: InArchive) -> spec.Image:
     """Return an image of an archive; layers are located, not read.
 
     Raises:
@@ -95,11 +95,11 @@ def read_archive(reference: FileReference) -> spec.Image:
         for diff_id, entry, made_by in zip(diff_ids, members, history(tree, len(diff_ids)), strict=True)
     )
     tags = tuple(str(tag) for tag in chosen.get("RepoTags") or ())
-    origin = FileReference(kind=reference.kind, path=path.absolute(), tag=tags[0] if tags else None)
-    return spec.Image(manifest=b"", config=data, layers=layers, tags=tags, origin=str(origin))
+    origin = InArchive(path=path.absolute(), tag=tags[0] if tags else None)
+    return spec.Image(manifest=b"", config=data, layers=layers, tags=tags, origin=origin)
 
 
-def _chosen(manifest: bytes, reference: FileReference) -> dict[str, Any]:
+def _chosen(manifest: bytes, reference: InArchive) -> dict[str, Any]:
     # The file is a list, and `parse_json` accepts only objects.
     wrapped = parse_json(b'{"images":' + manifest + b"}", f"{reference.path}: manifest.json")["images"]
     if not isinstance(wrapped, list) or not all(isinstance(row, dict) for row in wrapped):

@@ -15,7 +15,7 @@ from typing import Any
 from envkit.ground import platforms, trees
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
-from envkit.image.reference import is_digest
+from envkit.image.name import ImageName, is_digest
 
 MOST_BYTES = 8 << 20
 """The maximum size of a manifest, an index or a configuration, in bytes."""
@@ -167,7 +167,7 @@ def image_of(
     blob: Callable[[spec.Descriptor], Path | None],
     holder: str | None = None,
     tags: tuple[str, ...] = (),
-    origin: str = "",
+    origin: ImageName | None = None,
 ) -> spec.Image:
     """Return the image of a manifest and a configuration whose digests were checked.
 

@@ -26,7 +26,7 @@ from envkit.image.document import (
     parse_json,
     rows,
 )
-from envkit.image.reference import FileReference
+from envkit.image.name import InLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def write_layout(
         raise write_error(error, target) from error
 
 
-def read_layout(reference: FileReference) -> spec.Image:
+def read_layout(reference: InLayout) -> spec.Image:
     """Return an image of a layout; layers are not read.
 
     Raises:
@@ -102,7 +102,7 @@ def read_layout(reference: FileReference) -> spec.Image:
         str(folder),
         blob=lambda row: _blob(folder, row),
         tags=(chosen.name,) if chosen.name else (),
-        origin=str(FileReference(kind=reference.kind, path=folder.absolute(), digest=chosen.digest)),
+        origin=InLayout(path=folder.absolute(), digest=chosen.digest),
     )
 
 
@@ -224,7 +224,7 @@ def _check_version(folder: Path) -> None:
         raise UsageError(f"{folder}: unsupported version of the OCI image layout", hint="skopeo copy converts it")
 
 
-def _chosen(listed: tuple[Row, ...], reference: FileReference) -> Row:
+def _chosen(listed: tuple[Row, ...], reference: InLayout) -> Row:
     """Return the entry that a reference selects."""
     names = sorted({row.name for row in listed if row.name})
     if reference.digest is not None:

@@ -1,6 +1,6 @@
 """Open an image of a layout, an archive or a registry by its name. Layers are read only on request.
 
-The forms of names are in `envkit.image.reference`. Registries are reached through the protocol `Registries`, which
+Registries are reached through the protocol `Registries`, which
 `envkit.registry.remote` implements: this module depends on no HTTP client.
 """
 
@@ -17,18 +17,7 @@ from envkit.image.archive import read_archive
 from envkit.image.blobs import tar_bytes
 from envkit.image.document import exposed_ports
 from envkit.image.layout import read_layout
-from envkit.image.reference import (
-    ARCHIVE,
-    LAYOUT,
-    PREFIX,
-    REGISTRY,
-    FileReference,
-    Reference,
-    is_remote,
-    names_registry,
-    parse_file,
-    parse_remote,
-)
+from envkit.image.name import ARCHIVE, REGISTRY, ImageName, InArchive, InLayout, InRegistry, Reference
 from envkit.image.tarstream import Source
 
 
@@ -106,37 +95,32 @@ class Opened:
             self.tar_sizes[index] = stream.size
 
 
-def is_registry(text: str) -> bool:
-    """Return whether a text names an image in a registry, including the registry's host."""
-    return is_remote(text) or names_registry(text)
-
-
-def read_file(reference: FileReference) -> spec.Image:
+def read_file(name: InLayout | InArchive) -> spec.Image:
     """Read the image of a layout or an archive; see `read_layout` and `read_archive`."""
-    return read_layout(reference) if reference.kind == LAYOUT else read_archive(reference)
+    return read_layout(name) if isinstance(name, InLayout) else read_archive(name)
 
 
-def open_file(reference: FileReference, reporter: Reporter) -> Opened:
+def open_file(name: InLayout | InArchive, reporter: Reporter) -> Opened:
     """Open the image of a layout or an archive; see `read_file`."""
-    return Opened(read_file(reference), reference.kind, None, reporter)
+    return Opened(read_file(name), name.kind, None, reporter)
 
 
-def open_image(text: str, registries: Registries, reporter: Reporter) -> Opened | None:
-    """Open the image of a name; return None for the name of an engine's image.
+def open_image(name: ImageName, registries: Registries, reporter: Reporter) -> Opened | None:
+    """Open the image of a name; return None for an engine's image, and for this machine's Python.
 
     Raises:
         EngineError: the image does not exist, or the registry refuses.
         IntegrityError: a document does not match its digest.
         EnvironmentProblem: the registry cannot be reached.
-        UsageError: the name is invalid, or the file or folder has several images and the name selects none.
+        UsageError: the file or folder has several images and the name selects none.
     """
-    file = parse_file(text)
-    if file is not None:
-        return open_file(file, reporter)
-    if not is_registry(text):
-        return None
-    reference = parse_remote(text if is_remote(text) else f"{PREFIX}{text}")
-    return Opened(registries.read(reference), REGISTRY, registries, reporter)
+    match name:
+        case InLayout() | InArchive():
+            return open_file(name, reporter)
+        case InRegistry(reference=reference):
+            return Opened(registries.read(reference), REGISTRY, registries, reporter)
+        case _:
+            return None
 
 
 def described(image: spec.Image, size: int) -> Mapping[str, Any]:

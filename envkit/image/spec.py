@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from envkit.image.name import ImageName
     from envkit.plan.model import BuildPlan
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -109,7 +110,7 @@ class Image:
     config: bytes
     layers: tuple[Layer, ...]  # lowest first
     tags: tuple[str, ...] = ()  # its tags where it was read
-    origin: str = ""  # where it was read, with its digest: 'oci:DIR@sha256:...'; empty for a new image
+    origin: ImageName | None = None  # where it was read, with its digest; None: a new image
 
     @property
     def tree(self) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from envkit.ground.paths import state_dir
 from envkit.ground.progress import Silent
 from envkit.ground.state import LastBuilt, write_built, write_last
 from envkit.ground.text import neutral
+from envkit.image.name import InLayout
 from envkit.lock.model import FILE
 from envkit.lock.store import store_lock
 from envkit.pipeline import choosing, locking, pushing
@@ -179,7 +180,7 @@ def execute(layout: Path, argv: Sequence[str], files: Mapping[str, bytes], *, se
             details=tuple(reasons[1:]),
         )
     limits = RunLimits(timeout_s=_COMPILE_S, output_bytes=_MOST_BYTECODE, memory_mb=memory_of(settings))
-    done = runner.run(f"oci:{layout}", argv, files, gpus=None, limits=limits, reporter=Silent())
+    done = runner.run(InLayout(path=layout), argv, files, gpus=None, limits=limits, reporter=Silent())
     if done.exit_code != 0 or done.output_cut:
         lines = tuple(neutral(line) for line in done.stderr.decode(errors="replace").splitlines() if line.strip())
         raise EngineError(
@@ -323,7 +324,7 @@ def last_of(plan: BuildPlan, built: BuiltImage) -> LastBuilt:
     """Return what the state folder keeps of an image that was built now."""
     image, engine = name_and_engine(built)
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now, id=built.id)
+    return LastBuilt(image=image.typed, tags=built.tags, plan=plan.digest, engine=engine, built=now, id=built.id)
 
 
 def _remember(plan: BuildPlan, built: BuiltImage, reporter: Reporter) -> None:

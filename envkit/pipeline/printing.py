@@ -16,9 +16,10 @@ from envkit.ground import paths
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import ca_file
 from envkit.ground.state import read_last
+from envkit.image.name import PREFIX, ImageName, InArchive, InEngine, InLayout, InRegistry
 from envkit.image.opening import described, open_image
-from envkit.image.reference import ARCHIVE, PREFIX, parse_file
 from envkit.pipeline import running
+from envkit.pipeline.verification import name_of
 from envkit.registry.remote import Remote
 from envkit.run import runners
 from envkit.run.attach import CLIENTS, line
@@ -66,7 +67,7 @@ def printed(
     image = request.image
     if image is None:
         last = last or read_last(paths.state_dir(), command="run")
-        image = last.image
+        image = name_of(last)
     opened = None if form == HERE or _answers(form) else _opened(image, settings, reporter)
     if opened is None and form in CLIENTS and not _answers(form):
         raise runners.nowhere(image, ())
@@ -87,10 +88,16 @@ def _answers(form: str) -> bool:
     return form in CLIENTS and runners.make(form).probe() is None
 
 
-def _opened(image: str, settings: Settings, reporter: Reporter) -> Opened | None:
+def _located(image: ImageName) -> ImageName:
+    """Return the name of an image without an engine: of a layout that was built here, or in the registry it names."""
+    found = runners.located(image)
+    return (found.published() if isinstance(found, InEngine) else None) or found
+
+
+def _opened(image: ImageName, settings: Settings, reporter: Reporter) -> Opened | None:
     """Open an image that is not in an engine; None for one that only an engine can know."""
     ca_bundle = ca_file(settings.get("ca_bundle"))
-    return open_image(runners.stored(image), Remote(paths.cache_dir(), ca_bundle=ca_bundle), reporter)
+    return open_image(_located(image), Remote(paths.cache_dir(), ca_bundle=ca_bundle), reporter)
 
 
 def _with_runner(
@@ -110,17 +117,16 @@ def _with_runner(
         return _text(ready.session, form, here=True)
     if engine not in CLIENTS:
         raise UsageError(
-            f"{ready.session.image} runs with {engine}, which has no command line of its own",
+            f"{ready.session.image.typed} runs with {engine}, which has no command line of its own",
             hint=f"--print {', '.join(FORMS[:-1])} or {FORMS[-1]}",
         )
-    if form == "apptainer":
-        if engine != "docker":
-            raise UsageError(
-                f"Apptainer cannot read {ready.session.image} from {engine}",
-                hint=f"{engine} save --format docker-archive -o image.tar {ready.session.image}, "
-                "then envkit run docker-archive:image.tar --print apptainer",
-            )
-        return _text(replace(ready.session, image=f"docker-daemon:{ready.session.image}"), form, here=True)
+    if form == "apptainer" and engine != "docker":
+        name = ready.session.image.typed
+        raise UsageError(
+            f"Apptainer cannot read {name} from {engine}",
+            hint=f"{engine} save --format docker-archive -o image.tar {name}, "
+            "then envkit run docker-archive:image.tar --print apptainer",
+        )
     return _text(ready.session, engine if form == HERE else form, here=True)
 
 
@@ -136,22 +142,24 @@ def _text(session: Session, form: str, *, here: bool) -> Printed:
     return Printed(words=tuple(words))
 
 
-def _name(image: str, form: str, opened: Opened, last: LastBuilt | None) -> tuple[str, str | None]:
+def _name(image: ImageName, form: str, opened: Opened, last: LastBuilt | None) -> tuple[ImageName, str | None]:
     """Return the image's name on the target, and what has to be done there first."""
-    file = parse_file(runners.stored(image))
-    if file is None:
-        remote = image.removeprefix(PREFIX).removeprefix("//")
-        return (f"docker://{remote}" if form == "apptainer" else f"{PREFIX}{remote}"), None
-    place = os.path.abspath(file.path)  # noqa: PTH100 - without `..`, and a link stays one
-    path = f"{file.kind}:{place}" + (f":{file.tag}" if file.tag else "")
+    match _located(image):
+        case (InLayout() | InArchive()) as found:
+            # Without `..`, and a link stays one.
+            file = replace(found, path=Path(os.path.abspath(found.path)), digest=None, typed="")  # noqa: PTH100
+        case InRegistry() as found:
+            return replace(found, typed=f"{PREFIX}{found.name}"), None
+        case found:
+            return found, None
     if form not in ("docker", "compose"):
-        return path, None  # all of these read the file
+        return file, None  # all of these read the file
     tags = (*(last.tags if last is not None else ()), *opened.image.tags)
-    own = () if parse_file(image) is not None else (image,)
-    name = next(iter((*own, *tags)), f"{Path(file.path.name).stem.lower() or 'image'}:latest")
-    if file.kind == ARCHIVE and opened.image.tags:
-        return name, f"first: docker load -i {shlex.quote(place)}"
-    return name, f"first: skopeo copy {shlex.quote(path)} docker-daemon:{name}"
+    own = (image.name,) if isinstance(image, InEngine) else ()
+    name = InEngine(name=next(iter((*own, *tags)), f"{Path(file.path.name).stem.lower() or 'image'}:latest"))
+    if isinstance(file, InArchive) and opened.image.tags:
+        return name, f"first: docker load -i {shlex.quote(str(file.path))}"
+    return name, f"first: skopeo copy {shlex.quote(str(file))} docker-daemon:{name}"
 
 
 def _typed(session: Session) -> list[str]:

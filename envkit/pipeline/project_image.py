@@ -26,7 +26,7 @@ from envkit.pipeline.asking import AUTO, asked, fields_here
 from envkit.pipeline.building import BuildRequest, Watcher, build, engine_name, last_of, options_here
 from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.pushing import PushAfterBuild
-from envkit.pipeline.verification import runner_of
+from envkit.pipeline.verification import name_of, runner_of
 from envkit.plan.store import load_plan
 from envkit.project import definition
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
+    from envkit.image.name import ImageName
     from envkit.pipeline.asking import Asked
     from envkit.plan.model import BuildPlan
     from envkit.verify.record import Record
@@ -69,7 +70,7 @@ def is_project(name: str) -> bool:
     return path.is_file() and (path.suffix in (".yaml", ".yml") or definition.is_project(name))
 
 
-def is_image(name: str, settings: Settings) -> bool:
+def is_image(name: ImageName, settings: Settings) -> bool:
     """Return whether the runner of the settings has an image of a name, which a definition may have as well."""
     try:
         runner, target = runner_of(name, settings, Silent(), engine=None, built=False)
@@ -168,7 +169,7 @@ def _key(plan: BuildPlan, lock: Path) -> str:
 def _is_there(found: LastBuilt, settings: Settings, reporter: Reporter) -> bool:
     """Return whether an image still is what was built: engines and users remove images, and places are overwritten."""
     try:
-        runner, target = runner_of(found.image, settings, reporter, engine=found.engine, built=True)
+        runner, target = runner_of(name_of(found), settings, reporter, engine=found.engine, built=True)
         return str(runner.inspect(target)["id"]) == found.id
     except (EngineError, EnvironmentProblem):
         return False

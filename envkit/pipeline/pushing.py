@@ -17,7 +17,7 @@ from envkit.engines.host_environment import ca_file
 from envkit.ground.errors import EnvkitError, NotVerifiedError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir, run_folder
-from envkit.image.reference import names_registry, parse_reference
+from envkit.image.name import InEngine, parse_reference, registry_of
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.tagging import check_tag, check_target, move_tag
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from envkit.engines.model import BuildOptions, BuiltImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
-    from envkit.image.reference import Reference
+    from envkit.image.name import ImageName, Reference
     from envkit.plan.model import BuildPlan
     from envkit.registry.push import Pushed
     from envkit.run.source import Source
@@ -111,7 +111,7 @@ def parse_name(text: str, what: str) -> Reference:
     Raises:
         UsageError: it is not an image name, has no registry, or has a digest; `what` begins the message.
     """
-    if not names_registry(text):
+    if registry_of(text) is None:
         raise UsageError(f"{what} {text!r:.200} does not name a registry", hint=f"write HOST/NAME:TAG: {_EXAMPLE}")
     reference = parse_reference(text, what=f"{what} {text!r:.200}")
     if reference.digest is not None:
@@ -233,7 +233,7 @@ def set_tag(
 class PushRequest:
     """One image to push."""
 
-    image: str  # a name or ID in an engine, oci:DIR, docker-archive:FILE or registry:...
+    image: ImageName
     engine: str | None  # the engine that has it, if known
     target: Target
     options: RegistryOptions
@@ -310,7 +310,7 @@ class PushAfterBuild:
         )
 
     def end(
-        self, image: str, engine: str, record: Record | None, first: Tagging | None, reporter: Reporter
+        self, image: ImageName, engine: str, record: Record | None, first: Tagging | None, reporter: Reporter
     ) -> tuple[Tagging, ...]:
         """Push to the remaining registries and set the tags, if verification passed or was not requested.
 
@@ -344,7 +344,7 @@ class PushAfterBuild:
         by_tag = {tagging.tag: tagging for tagging in (*tags, *done)}
         return tuple(by_tag[str(name)] for target in self.targets for name in target.names)
 
-    def _send(self, image: str, engine: str, reporter: Reporter) -> Iterator[Sent]:
+    def _send(self, image: ImageName, engine: str, reporter: Reporter) -> Iterator[Sent]:
         """Push to all targets; a target that has the image already costs only a few requests."""
         with transport_of(self.settings, reporter) as transport, run_folder(cache_dir()) as folder:
             source = find_source(image, folder, transport, reporter, engine=engine)
@@ -421,7 +421,7 @@ def deliver(built: BuiltImage, options: BuildOptions, reporter: Reporter) -> Bui
     if reference is None or built.pushed is not None:
         return built
     with Transport(ca_bundle=ca_file(options.mirrors)) as transport, run_folder(cache_dir()) as folder:
-        source = find_source(built.id, folder, transport, reporter, engine=built.engine)
+        source = find_source(InEngine(name=built.id), folder, transport, reporter, engine=built.engine)
         pusher = Pusher(
             reference,
             Registry.of(reference, transport),

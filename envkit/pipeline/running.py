@@ -18,8 +18,9 @@ from envkit.ground import paths
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import read_last, was_built
+from envkit.image.name import InEngine
 from envkit.knowledge import variables
-from envkit.pipeline.verification import gpus_here, runner_of
+from envkit.pipeline.verification import gpus_here, name_of, runner_of
 from envkit.plan import features
 from envkit.run.attach import CLIENTS
 from envkit.run.proot import ProotRunner
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.ground.state import LastBuilt
+    from envkit.image.name import ImageName
     from envkit.run.model import Runner
 
 NONE = "none"
@@ -51,7 +53,7 @@ _SSH_PORT, _JUPYTER_PORT = 2222, 8888
 class RunRequest:
     """One command in one image: the options of `envkit run`."""
 
-    image: str | None = None  # None = the image built last
+    image: ImageName | None = None  # None = the image built last
     argv: tuple[str, ...] = ()  # empty = the image's default command
     shell: bool = False  # run a shell instead of a command
     workspace: str | None = None  # a folder, 'none', or None = the current folder for a known image
@@ -106,7 +108,7 @@ def ready(
     ident = str(facts["id"])
     if attested is not None and attested != ident:
         raise IntegrityError(
-            f"{target} is {ident:.19}, and the attested image is {attested:.19}",
+            f"{target.typed} is {ident:.19}, and the attested image is {attested:.19}",
             hint="name the image by digest: HOST/NAME@sha256:...",
         )
     known = is_known(ident, attested)
@@ -124,7 +126,7 @@ def decide(
     runner: Runner,
     facts: Mapping[str, Any],
     *,
-    name: str,
+    name: ImageName,
     known: bool,
     free: Callable[[Port], bool] = is_free,
     elsewhere: bool = False,
@@ -226,24 +228,24 @@ class _Case:
 
 def _runner(
     request: RunRequest, last: LastBuilt | None, settings: Settings, reporter: Reporter, until: ExitStack | None
-) -> tuple[Runner, str]:
+) -> tuple[Runner, ImageName]:
     how = settings.get("runner") or "auto"
     if how not in ("auto", *_OF_FILES, *CLIENTS):
         raise UsageError(
             f"runner {how!r:.80} does not support envkit run", hint="--runner docker, podman, bubblewrap or proot"
         )
-    image = request.image if last is None else last.image
+    image = request.image if last is None else name_of(last)
     assert image is not None
     engine = last.engine if last else None
     return runner_of(image, settings, reporter, engine=engine, built=False, until=until)
 
 
-def _engine_name(request: RunRequest, last: LastBuilt | None, target: str, facts: Mapping[str, Any]) -> str:
+def _engine_name(request: RunRequest, last: LastBuilt | None, target: ImageName, facts: Mapping[str, Any]) -> ImageName:
     """Return the target, or for the image built last a tag that still points to it, else its ID."""
     if request.image is not None:
         return target
     tags = last.tags if last is not None else ()
-    return next((tag for tag in tags if tag in facts["tags"]), str(facts["id"]))
+    return InEngine(name=next((tag for tag in tags if tag in facts["tags"]), str(facts["id"])))
 
 
 def _command(request: RunRequest, facts: Mapping[str, Any], own: Sequence[str]) -> tuple[tuple[str, ...], str | None]:

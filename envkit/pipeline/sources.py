@@ -29,7 +29,7 @@ from envkit.lock.model import BUILT, Lock, Source, Wheel
 from envkit.lock.sdists import Sdist
 from envkit.lock.solve import Sources
 from envkit.lock.uv import Target
-from envkit.pipeline.verification import memory_of, runner_of
+from envkit.pipeline.verification import memory_of, name_and_engine, runner_of
 from envkit.plan.source_spec import SourceSpec, parse
 from envkit.plan.toolchain import Needs, builder_plan
 from envkit.registry.transport import Transport
@@ -211,7 +211,7 @@ def _run(context: SourceContext, plan: BuildPlan, job: Job, folder: Path) -> Out
         settings = context.settings
         # Not `built`: the image may be trusted, but the build scripts that run in it need strong isolation.
         runner, name = runner_of(
-            image.place or image.id, settings, context.reporter, engine=tool.builder.name, built=False, until=cleanup
+            name_and_engine(image)[0], settings, context.reporter, engine=tool.builder.name, built=False, until=cleanup
         )
         return sandbox.build(job, runner, name, folder, context.reporter, memory_mb=memory_of(settings))
 

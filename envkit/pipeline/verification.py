@@ -16,6 +16,7 @@ from envkit.ground.errors import UsageError
 from envkit.ground.settings import ca_file, load
 from envkit.ground.sizes import parse_size
 from envkit.ground.state import RECORDS, read_last
+from envkit.image.name import ImageName, InArchive, InEngine, InLayout, InRegistry, OnHost, image_name
 from envkit.plan.store import load_plan
 from envkit.run import runners
 from envkit.verify.compare.launches import Subject
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from envkit.engines.model import BuiltImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
+    from envkit.ground.state import LastBuilt
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner
     from envkit.verify.record import Record
@@ -47,7 +49,7 @@ def settings_here(runner: str | None, memory: str | None = None) -> Settings:
 class VerifyRequest:
     """One image to verify."""
 
-    image: str  # as the user or the builder names it
+    image: ImageName
     options: Options = field(default_factory=Options)  # `gpus`, `tier`, `memory_mb` and `distrusted` are replaced
     name: str | None = None  # for messages and tables; None = the runner's name of the image
     plan: BuildPlan | None = None  # None = the plan saved when the image was built here
@@ -82,12 +84,12 @@ def subject_of(
         memory_mb=memory_of(settings),
         distrusted=distrusted(state),
     )
-    return Subject(name=request.name or target, image=target, runner=runner, options=options, plan=plan)
+    return Subject(name=request.name or target.typed, image=target, runner=runner, options=options, plan=plan)
 
 
 def named_or_last(
-    image: str | None, plan: BuildPlan | None, settings: Settings
-) -> tuple[str, str | None, BuildPlan | None]:
+    image: ImageName | None, plan: BuildPlan | None, settings: Settings
+) -> tuple[ImageName, str | None, BuildPlan | None]:
     """Return the image to verify, its engine if known, and its plan if given or saved.
 
     Without a name, it is the image built last, or this machine's Python if the runner is `host`.
@@ -98,10 +100,19 @@ def named_or_last(
     if image is not None:
         return image, None, plan
     if settings.get("runner") == "host":
-        return "host", None, plan
+        return OnHost(), None, plan
     state = paths.state_dir()
     last = read_last(state)
-    return last.image, last.engine, plan or load_plan(state, last.plan)
+    return name_of(last), last.engine, plan or load_plan(state, last.plan)
+
+
+def name_of(last: LastBuilt) -> ImageName:
+    """Return the image that the state folder keeps.
+
+    Raises:
+        UsageError: it is not the name of an image.
+    """
+    return image_name(last.image)
 
 
 def check_gpu_rules(*, allow_cpu: bool, require_gpu: bool) -> None:
@@ -130,14 +141,14 @@ def keep_record(record: Record, state: Path) -> str | None:
 
 
 def runner_of(
-    image: str,
+    image: ImageName,
     settings: Settings,
     reporter: Reporter,
     *,
     engine: str | None,
     built: bool,
     until: ExitStack | None = None,
-) -> tuple[Runner, str]:
+) -> tuple[Runner, ImageName]:
     """Return the runner for an image, and the image's name for that runner; arguments as for `choose_for`.
 
     Only this function applies the settings `runner` and `ca_bundle`.
@@ -213,7 +224,7 @@ def check_runner(settings: Settings, *, engine: str | None = None, output: str |
         )
 
 
-def check_images(images: Iterable[str], settings: Settings) -> None:
+def check_images(images: Iterable[ImageName], settings: Settings) -> None:
     """Refuse images in files or registries if no runner here can run them; called before one is fetched.
 
     Raises:
@@ -221,16 +232,16 @@ def check_images(images: Iterable[str], settings: Settings) -> None:
         UsageError: the runner is unknown.
     """
     how = settings.get("runner") or "auto"
-    if how != "host" and any(runners.is_for_files(image) for image in images):
+    if how != "host" and any(isinstance(image, InRegistry | InLayout | InArchive) for image in images):
         runners.check_for_files(how, building=False)
 
 
-def name_and_engine(built: BuiltImage) -> tuple[str, str]:
+def name_and_engine(built: BuiltImage) -> tuple[ImageName, str]:
     """Return the name by which the image can be run, and the engine that stores it."""
-    if built.place is None:
-        return built.id, built.engine
+    name = image_name(built.place or built.id)
     # `--output docker-daemon` loads the image into Docker, where its place is only an ID.
-    return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
+    is_loaded = built.place is not None and isinstance(name, InEngine) and name.id is not None
+    return name, "docker" if is_loaded else built.engine
 
 
 def gpus_here(given: str | None, plan: BuildPlan | None, devices: Path = _DEVICES) -> str | None:
@@ -244,7 +255,7 @@ def gpus_here(given: str | None, plan: BuildPlan | None, devices: Path = _DEVICE
     return "all" if here else None
 
 
-def plan_by_label(state: Path, runner: Runner, image: str) -> BuildPlan | None:
+def plan_by_label(state: Path, runner: Runner, image: ImageName) -> BuildPlan | None:
     """Return the plan that was saved when the image was built here, by the digest in the image's label."""
     digest = image_facts(runner.inspect(image)).labels.get(PLAN_LABEL)
     return load_plan(state, digest) if digest else None

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 from envkit.facts.model import EVERY_TAG
 from envkit.ground.errors import UsageError
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.plan.requirements import Contents, Line, Setting, Skipped, excludes, skip, take
 from envkit.project.targets import allows, is_minor
 

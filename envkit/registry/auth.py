@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.ground.process import ask
-from envkit.image.reference import login_keys, repository_keys
+from envkit.image.name import login_keys, repository_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from envkit.registry.registry import MAX_MANIFEST, Manifest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
     from envkit.registry.registry import Registry
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from envkit.ground.progress import Reporter
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
     from envkit.registry.registry import Registry
 
 _JOBS = 4  # parallel uploads, while other layers are still compressed

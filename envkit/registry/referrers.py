@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.image.document import parse_json
-from envkit.image.reference import is_digest
+from envkit.image.name import is_digest
 from envkit.registry.push import Blob, Transfers
 from envkit.registry.registry import MAX_MANIFEST, pull_scopes, push_scopes
 from envkit.registry.retry import TransientError
 from envkit.registry.tagging import verify_manifest
 
 if TYPE_CHECKING:
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Answer
 

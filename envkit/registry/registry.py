@@ -15,7 +15,7 @@ from envkit.ground.addresses import is_loopback
 from envkit.ground.errors import EngineError, EnvkitError, IntegrityError
 from envkit.ground.text import neutral
 from envkit.image import spec
-from envkit.image.reference import Reference, api
+from envkit.image.name import Reference, api
 from envkit.registry.auth import Challenge, StoredLogin, find_login, login_files, parse_challenges, trusted_realm
 from envkit.registry.retry import TransientError, persist
 from envkit.registry.transport import Answer, Body, Transport, is_address, same_host, speaks_tls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground import store
@@ -10,7 +11,7 @@ from envkit.ground.errors import EngineError, IntegrityError
 from envkit.ground.progress import counted
 from envkit.image import spec
 from envkit.image.document import INDEXES, MANIFESTS, descriptor, image_of, of_platform, parse_json, rows
-from envkit.image.reference import PREFIX, is_remote, parse_remote
+from envkit.image.name import InRegistry
 from envkit.registry.documents import Documents
 from envkit.registry.download import fetch, from_registry
 from envkit.registry.registry import Registry
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envkit.ground.progress import Reporter
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
     from envkit.registry.registry import Manifest
 
 _CHECK = "check the image's name and tag, or the proxy in between"
@@ -76,10 +77,10 @@ class Remote:
         Raises:
             As `envkit.registry.download.fetch`.
         """
-        if not is_remote(image.origin):
+        if not isinstance(image.origin, InRegistry):
             yield
             return
-        reference = parse_remote(image.origin)
+        reference = image.origin.reference
         # The lock comes first: otherwise a prune could remove blobs between the download and their use.
         with self._in_use(), Transport(ca_bundle=self._ca_bundle) as transport:
             registry = Registry.of(reference, transport)
@@ -156,7 +157,7 @@ def image_at(
         blob=lambda row: None if blobs is None else blobs / row.digest.removeprefix("sha256:"),
         holder=reference.place,
         tags=(f"{reference.place}:{reference.tag}",) if reference.tag else (),
-        origin=f"{PREFIX}{resolved.place}@{resolved.digest}",
+        origin=InRegistry(reference=replace(resolved, tag=None)),
     )
 
 

@@ -15,7 +15,7 @@ from envkit.registry.retry import TransientError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
     from envkit.registry.registry import Manifest, Registry
 
 

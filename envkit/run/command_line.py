@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from envkit.image.name import InEngine, InRegistry
 from envkit.render.texts import text_of
 
 if TYPE_CHECKING:
+    from envkit.image.name import ImageName
     from envkit.run.session import Session
 
 ULIMITS: Mapping[str, str] = {"memlock": "-1", "stack": "67108864"}  # -1: no limit; the stack has 64 MiB
@@ -109,7 +111,7 @@ def srun_words(session: Session, typed: Sequence[str]) -> list[str]:
         words.append(f"--gres={gres(1 if session.gpus == 'all' else len(session.gpus.split(',')))}")
     words += ["--pty"] if session.terminal else []
     command = ["--", *session.argv] if session.argv else []
-    return [*words, "envkit", "run", *typed, session.image, *command]
+    return [*words, "envkit", "run", *typed, session.image.typed, *command]
 
 
 def apptainer_words(session: Session) -> list[str]:
@@ -129,7 +131,7 @@ def apptainer_words(session: Session) -> list[str]:
     # Apptainer keeps HOME for itself. GPUs are chosen for CUDA: `--nv` gives all of them.
     env = [(key, value) for key, value in session.env if key != "HOME"]
     env += [("CUDA_VISIBLE_DEVICES", session.gpus)] if session.gpus not in (None, "all") else []
-    return [*words, *(f"--env={key}={value}" for key, value in env), session.image, *session.argv]
+    return [*words, *(f"--env={key}={value}" for key, value in env), _for_apptainer(session.image), *session.argv]
 
 
 def compose_service(session: Session, engine: str) -> str:
@@ -167,14 +169,29 @@ def entrypoint_option(argv: Sequence[str]) -> str:
     return f"--entrypoint={json.dumps(list(argv))}"
 
 
-def _pull(image: str) -> list[str]:
-    """Return the option that forbids pulling; files are read anyway, and `registry:` is for a line that is printed."""
-    return [] if image.startswith(("oci:", "docker-archive:", "registry:")) else ["--pull=never"]
+def _pull(image: ImageName) -> list[str]:
+    """Return the option that forbids pulling; files are read anyway, and a registry is for a line that is printed."""
+    return ["--pull=never"] if isinstance(image, InEngine) else []
 
 
-def _image(image: str, engine: str) -> str:
-    image = image.removeprefix("registry:").removeprefix("//")
-    return image.removeprefix("sha256:") if engine == "podman" else image
+def _image(image: ImageName, engine: str) -> str:
+    match image:
+        case InRegistry(name=name):
+            return name
+        case InEngine(name=name) if engine == "podman":
+            return name.removeprefix("sha256:")
+        case _:
+            return image.typed
+
+
+def _for_apptainer(image: ImageName) -> str:
+    match image:
+        case InRegistry(name=name):
+            return f"docker://{name}"
+        case InEngine(name=name):
+            return f"docker-daemon:{name}"
+        case _:
+            return image.typed
 
 
 def _escaped(text: str) -> str:
@@ -182,8 +199,8 @@ def _escaped(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _service_name(image: str) -> str:
+def _service_name(image: ImageName) -> str:
     """Return a service name: the image's name without registry and tag."""
-    last = image.rpartition("/")[2].partition("@")[0].partition(":")[0].lower()
+    last = image.typed.rpartition("/")[2].partition("@")[0].partition(":")[0].lower()
     # An image ID (`sha256:...`) has no name.
     return last if _SERVICE.fullmatch(last) and last != "sha256" else "envkit"

@@ -21,7 +21,7 @@ from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.text import Lines
 from envkit.image.layout import write_error
-from envkit.image.reference import with_prefix
+from envkit.image.name import with_prefix
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import DATA, STRONG, RunLimits, RunResult
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName
 
 # What the SDK raises: its own errors, and those of its HTTP library, which it does not translate.
 _FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
@@ -62,7 +63,7 @@ class DockerRunner:
             return error.message
         return None
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """Return an image's configuration; see `Runner`."""
         with self._connect() as client:
             tree = _image(client, image)
@@ -70,7 +71,7 @@ class DockerRunner:
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,
@@ -90,7 +91,7 @@ class DockerRunner:
             )
             return cage.run_timed(command, lambda command: _run(client, command, reporter))
 
-    def save(self, image: str, path: Path) -> None:
+    def save(self, image: ImageName, path: Path) -> None:
         """Write an image's configuration and layers to a new file; see `Storage`."""
         with self._connect() as client:
             ident = _image(client, image)["Id"]
@@ -99,9 +100,9 @@ class DockerRunner:
                 with contextlib.closing(client.get_image(ident, chunk_size=_PIECE)) as pieces:
                     _write(path, pieces)
             except docker.errors.APIError as error:
-                raise translate(error.explanation or str(error), f"saving {image}", _ENGINE) from error
+                raise translate(error.explanation or str(error), f"saving {image.typed}", _ENGINE) from error
             except _FOREIGN as error:
-                raise engine_lost(f"saving {image}", _ENGINE) from error
+                raise engine_lost(f"saving {image.typed}", _ENGINE) from error
 
     def _connect(self) -> docker.APIClient:
         environment = docker.utils.kwargs_from_env()
@@ -149,20 +150,20 @@ def _memory(client: docker.APIClient) -> int | None:
     return memory if isinstance(memory, int) and memory > 0 else None
 
 
-def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
+def _image(client: docker.APIClient, image: ImageName) -> dict[str, Any]:
     try:
-        tree: dict[str, Any] = client.inspect_image(image)  # type: ignore[no-untyped-call]
+        tree: dict[str, Any] = client.inspect_image(image.typed)  # type: ignore[no-untyped-call]
     except docker.errors.ImageNotFound as error:
         raise EngineError(
-            f"there is no image {image!r:.200} in the Docker engine (envkit does not pull)",
+            f"there is no image {image.typed!r:.200} in the Docker engine (envkit does not pull)",
             hint=with_prefix(image) or "docker images; docker pull IMAGE",
         ) from error
     except docker.errors.APIError as error:
         raise EngineError(
-            f"{image!r:.200} is not an image name: {error.explanation or error}", hint="docker images"
+            f"{image.typed!r:.200} is not an image name: {error.explanation or error}", hint="docker images"
         ) from error
     except _FOREIGN as error:
-        raise engine_lost(f"looking at {image}", _ENGINE) from error
+        raise engine_lost(f"looking at {image.typed}", _ENGINE) from error
     return tree
 
 

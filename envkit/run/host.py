@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName
 
 _PYTHONS = ("python", "python3")
 
@@ -41,7 +42,7 @@ class HostRunner:
         """Return None: the host is always available."""
         return None
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """Describe the interpreter as an image; see `Runner`. It has no size, tags or labels."""
         python = _interpreter(image)
         return {
@@ -60,7 +61,7 @@ class HostRunner:
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,
@@ -127,14 +128,14 @@ def _limited(argv: Sequence[str], limits: RunLimits) -> list[str]:
     return ["/bin/sh", "-c", 'ulimit -d "$1"; shift; exec "$@"', "envkit", str(limits.memory_mb << 10), *argv]
 
 
-def _interpreter(image: str) -> str:
+def _interpreter(image: ImageName) -> str:
     """Return the path of the Python that `image` names (a path or a command); `host` or '' is the running one."""
-    if image in ("", "host"):
+    if image.typed in ("", "host"):
         return sys.executable
-    program = shutil.which(image.removeprefix("host:"))
+    program = shutil.which(image.typed.removeprefix("host:"))
     if program is None:
         raise EngineError(
-            f"{image!r:.200} is not a Python on this machine", hint="envkit verify --runner host /usr/bin/python3"
+            f"{image.typed!r:.200} is not a Python on this machine", hint="envkit verify --runner host /usr/bin/python3"
         )
     return os.path.abspath(program)  # noqa: PTH100 - links stay: Python finds its virtual environment by the link
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from envkit.ground.progress import Reporter
+from envkit.image.name import ImageName
 
 DATA = "/run/envkit-data"
 """The path of the user's data folder inside a run."""
@@ -83,7 +84,7 @@ class Runner(Protocol):
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,
@@ -105,7 +106,7 @@ class Runner(Protocol):
                 container is gone.
         """
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """Return what is known about an image without running it. Never pulls.
 
         Keys: id, tags, labels (mapping), env (mapping), user, entrypoint, cmd, workdir, ports (`8888/tcp` each),
@@ -122,10 +123,10 @@ class Storage(Protocol):
 
     name: str
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """See `Runner.inspect`."""
 
-    def save(self, image: str, path: Path) -> None:
+    def save(self, image: ImageName, path: Path) -> None:
         """Write an image to a new file like `docker save`: the unchanged configuration, and the layers as tars.
 
         Raises:

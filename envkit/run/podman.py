@@ -17,7 +17,7 @@ from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import scratch
 from envkit.ground.process import ask, child
-from envkit.image.reference import with_prefix
+from envkit.image.name import with_prefix
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.command_line import entrypoint_option, gpu_options, isolation_options, shm_option
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName
 
 _ENGINE = EngineInfo(engine="podman")
 _ASK_S = 120.0  # Podman's storage is slow when it has many images
@@ -56,15 +57,15 @@ class PodmanRunner:
             return error.message
         return None
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """Return an image's configuration; see `Runner`."""
         try:
-            tree: Any = json.loads(self._ask("image", "inspect", image.removeprefix("sha256:")))[0]
+            tree: Any = json.loads(self._ask("image", "inspect", image.typed.removeprefix("sha256:")))[0]
         except EngineError as error:
             if not _NO_IMAGE.search(error.message):
                 raise
             raise EngineError(
-                f"there is no image {image!r:.200} in podman (envkit does not pull)",
+                f"there is no image {image.typed!r:.200} in podman (envkit does not pull)",
                 hint=with_prefix(image) or "podman images; podman pull IMAGE",
             ) from error
         ident = f"sha256:{tree['Id'].removeprefix('sha256:')}"
@@ -72,7 +73,7 @@ class PodmanRunner:
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,
@@ -88,14 +89,14 @@ class PodmanRunner:
         command = Command(image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint)
         return cage.run_timed(command, lambda command: self._run(command, reporter))
 
-    def save(self, image: str, path: Path) -> None:
+    def save(self, image: ImageName, path: Path) -> None:
         """Write an image's configuration and layers to a new file; see `Storage`."""
         ident = str(self.inspect(image)["id"]).removeprefix("sha256:")
         # This format keeps the configuration's exact bytes. For some images, Podman's OCI archives have another one.
         argv = [self._client, "save", "--quiet", "--format", "docker-archive", "--output", str(path), ident]
         answer = ask(argv, patience_s=_SAVE_S)
         if answer.code:
-            raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image}", _ENGINE)
+            raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image.typed}", _ENGINE)
 
     def sweep(self) -> int:
         """Remove the containers of runs that were killed and return how many."""

@@ -8,25 +8,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, UsageError
+from envkit.image.name import (
+    ARCHIVE,
+    LAYOUT,
+    PREFIX,
+    ImageName,
+    InArchive,
+    InEngine,
+    InLayout,
+    InRegistry,
+    OnHost,
+    with_prefix,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
     from envkit.assemble.stage import Receive
     from envkit.ground.errors import EnvkitError
     from envkit.ground.progress import Reporter
-    from envkit.image.reference import FileReference
     from envkit.run.model import Runner
 
+AUTO = "auto"
 NAMES = ("docker", "podman", "bubblewrap", "proot", "host")
 _OF_ENGINE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "embedded": "bubblewrap"}
 _HINTS = {
     "docker": "systemctl start docker   # or: apt-get install docker.io",
     "podman": "apt-get install podman",
 }
-_ENGINES = ("podman", "docker")  # engines that can load an image from a file; podman also reads oci:DIR
-_OF_FILES = ("bubblewrap", *_ENGINES, "proot")  # runners of images in files, the best first; proot isolates weakly
+_LOADING = ("podman", "docker")  # engines that can load an image from a file; podman also reads oci:DIR
+_OF_FILES = ("bubblewrap", *_LOADING, "proot")  # the best first; proot isolates weakly
+# The runners that `auto` tries for each kind of name, the best first.
+_CANDIDATES: Mapping[type[ImageName], tuple[str, ...]] = {
+    InEngine: tuple(_HINTS),
+    InRegistry: _OF_FILES,
+    InLayout: _OF_FILES,
+    InArchive: _OF_FILES,
+    OnHost: ("host",),
+}
+# Why `auto` passes over a runner that works. By name, `hand_over` raises an error with a hint instead.
+_UNREADABLE: Mapping[tuple[type[ImageName], str], str] = {(InLayout, "docker"): f"cannot read {LAYOUT}:DIR"}
+
+
+def candidates(kind: type[ImageName], wish: str) -> tuple[str, ...]:
+    """Return the names of the runners to try for a kind of name, the best first; `wish` is a runner or `auto`.
+
+    Raises:
+        UsageError: there is no runner of this name.
+    """
+    if wish not in (AUTO, *NAMES):
+        raise _unknown(wish)
+    return _CANDIDATES[kind] if wish == AUTO else (wish,)
 
 
 def make(name: str, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> Runner:
@@ -65,7 +98,7 @@ def _unknown(name: str) -> UsageError:
     return UsageError(f"{name!r:.80} is not a runner", hint=f"use one of auto, {', '.join(NAMES)}")
 
 
-def choose(name: str, reporter: Reporter, *, image: str, engine: str | None = None) -> Runner:
+def choose(name: str, reporter: Reporter, *, image: ImageName, engine: str | None = None) -> Runner:
     """Return the runner of a name; `auto` is that of the `engine` that built the image, else the first that works.
 
     Raises:
@@ -73,12 +106,12 @@ def choose(name: str, reporter: Reporter, *, image: str, engine: str | None = No
         EnvironmentProblem: no engine answers that could have the image; the details give the reason for each.
         UsageError: the runner is unknown, or the name is a path without a prefix.
     """
-    if name != "auto":
+    if name != AUTO:
         return make(name)
     if engine is not None and engine in _OF_ENGINE:
         return make(_OF_ENGINE[engine])
     reasons: list[str] = []
-    for candidate in _HINTS:
+    for candidate in candidates(InEngine, AUTO):
         runner = make(candidate)
         reason = runner.probe()
         if reason is None:
@@ -88,27 +121,25 @@ def choose(name: str, reporter: Reporter, *, image: str, engine: str | None = No
     raise nowhere(image, reasons)
 
 
-def nowhere(image: str, reasons: Sequence[str]) -> EnvkitError:
+def nowhere(image: ImageName, reasons: Sequence[str]) -> EnvkitError:
     """Return the error for the name of an image that only an engine could have, where none answers."""
-    from envkit.image.reference import ARCHIVE, LAYOUT, PREFIX, with_prefix  # noqa: PLC0415
-
-    full = with_prefix(image)
-    if Path(image).exists():
-        return UsageError(f"{image!r:.200} is a path without a prefix for the kind of image", hint=str(full))
+    full, name = with_prefix(image), image.typed
+    if Path(name).exists():
+        return UsageError(f"{name!r:.200} is a path without a prefix for the kind of image", hint=str(full))
     forms = f"{LAYOUT}:DIR, {ARCHIVE}:FILE or {PREFIX}HOST/NAME:TAG"
     if any(shutil.which(program) for program in _HINTS) or "DOCKER_HOST" in os.environ:
         return EnvironmentProblem(
-            f"there is no image {image!r:.200} that envkit built here, and no engine answers that could have it",
+            f"there is no image {name!r:.200} that envkit built here, and no engine answers that could have it",
             hint=full or f"{_HINTS['docker']}\n      or: {forms}", details=tuple(reasons),
         )  # fmt: skip
     return EngineError(
-        f"there is no image {image!r:.200}: not built here, not a file, and there is no engine on this machine",
-        hint=full or f"envkit build -t {image}, or name it as {forms}",
+        f"there is no image {name!r:.200}: not built here, not a file, and there is no engine on this machine",
+        hint=full or f"envkit build -t {name}, or name it as {forms}",
     )
 
 
 def choose_for(
-    image: str,
+    image: ImageName,
     name: str,
     reporter: Reporter,
     *,
@@ -116,7 +147,7 @@ def choose_for(
     ca_bundle: str | None = None,
     built: bool = False,
     until: ExitStack | None = None,
-) -> tuple[Runner, str]:
+) -> tuple[Runner, ImageName]:
     """Return the runner for an image, and the image's name there.
 
     Bubblewrap runs `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG`. If it does not work here, or if
@@ -124,7 +155,7 @@ def choose_for(
     the image. Because proot isolates weakly, it runs only images that were built here, unless it is requested by name.
 
     Args:
-        image: a file, a reference in a registry, or a name in an engine.
+        image: the image.
         name: the runner, as for `choose`.
         reporter: receives notes.
         engine: the engine that has the image, as for `choose`.
@@ -137,64 +168,62 @@ def choose_for(
         EnvironmentProblem: none works here; the details give the reason for each.
         UsageError: the runner is unknown, the requested one cannot read the image, or the name is empty.
     """
-    from envkit.image.reference import is_remote, parse_file, parse_remote  # noqa: PLC0415
-
-    if not image.strip():
+    if not image.typed.strip():
         raise UsageError("the image name is empty", hint="envkit verify NAME:TAG")
-    file = parse_file(image)
-    if file is None and not is_remote(image) and engine is None:
-        image = stored(image, name)
-        file = parse_file(image)
-    if (file is None and not is_remote(image)) or name == "host":
+    if engine is None:
+        image = located(image, name)
+    if name == "host" or isinstance(image, OnHost):
+        return make(candidates(OnHost, name)[0]), image
+    if isinstance(image, InEngine):
         return choose(name, reporter, image=image, engine=engine), image
-    if name not in (*NAMES, "auto"):
-        raise _unknown(name)
-    remote = None if file is not None else parse_remote(image)
     reasons: list[str] = []
-    for candidate in _OF_FILES if name == "auto" else (name,):
+    for candidate in candidates(type(image), name):
         runner = make(candidate, reporter, ca_bundle=ca_bundle)
-        reason = runner.probe() or _unsuitable(runner, image, file, name, built=built)
+        reason = runner.probe()
+        is_trusted = reason is None and (runner.isolation.level == "strong" or built or _was_built(runner, image))
+        if reason is None and name == AUTO:
+            reason = _unsuitable(runner, image, is_trusted=is_trusted)
         if reason is not None:
             reasons.append(f"{candidate}: {reason}")
             continue
-        if candidate == "proot" and name != "auto" and not (built or _was_built(runner, image)):
-            reporter.note(f"warning: proot isolates weakly, and {file or image} was not built here")
+        if not is_trusted:
+            reporter.note(f"warning: {candidate} isolates weakly, and {image} was not built here")
         if reasons or runner.isolation.level != "strong":
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
-        if candidate not in _ENGINES:
-            return runner, image
-        from envkit.run.rootless.handover import hand_over, pull  # noqa: PLC0415
-
-        if remote is not None:
-            return runner, pull(remote, candidate, reporter)
-        assert file is not None
-        return runner, hand_over(file, candidate, reporter, until=until)
-    raise _no_runner(f"{file or image} cannot be run", reasons, building=built)
+        return runner, _loaded(image, candidate, reporter, until) if candidate in _LOADING else image
+    raise _no_runner(f"{image} cannot be run", reasons, building=built)
 
 
-def stored(image: str, name: str = "auto") -> str:
-    """Return `oci:DIR` for an image that the embedded engine built under this name; other names are returned unchanged.
+def _loaded(
+    image: InRegistry | InLayout | InArchive, engine: str, reporter: Reporter, until: ExitStack | None
+) -> InEngine:
+    """Load an image into an engine and return its name there."""
+    from envkit.run.rootless.handover import hand_over, pull  # noqa: PLC0415
+
+    match image:
+        case InRegistry(reference=reference):
+            return pull(reference, engine, reporter)
+        case InLayout() | InArchive():
+            return hand_over(image, engine, reporter, until=until)
+
+
+def located(image: ImageName, name: str = AUTO) -> ImageName:
+    """Return the layout of an image that the embedded engine built under this name; other names are returned unchanged.
 
     This way the same commands work with and without a container engine. If an engine answers, the name is returned
     unchanged as well, because it then refers to the engine's image. `name` is the runner, as for `choose`.
     """
     from envkit.ground.paths import state_dir  # noqa: PLC0415
     from envkit.ground.state import own_layout  # noqa: PLC0415
-    from envkit.image.reference import LAYOUT  # noqa: PLC0415
 
-    layout = own_layout(state_dir(), image)
-    if name not in ("auto", "bubblewrap", "proot") or not (layout / "index.json").is_file():
+    if not isinstance(image, InEngine) or name not in (AUTO, "bubblewrap", "proot"):
         return image
-    if name == "auto" and any(make(runner).probe() is None for runner in _HINTS):
+    layout = own_layout(state_dir(), image.name)
+    if not (layout / "index.json").is_file():
         return image
-    return f"{LAYOUT}:{layout}"
-
-
-def is_for_files(image: str) -> bool:
-    """Return whether an image is in a file or a registry, rather than in an engine's storage."""
-    from envkit.image.reference import is_remote, parse_file  # noqa: PLC0415
-
-    return is_remote(image) or parse_file(image) is not None
+    if name == AUTO and any(make(runner).probe() is None for runner in _HINTS):
+        return image
+    return InLayout(path=layout)
 
 
 def check_for_files(name: str, *, building: bool) -> None:
@@ -205,7 +234,7 @@ def check_for_files(name: str, *, building: bool) -> None:
         UsageError: the runner is unknown.
     """
     reasons: list[str] = []
-    for candidate in _OF_FILES if name == "auto" else (name,):
+    for candidate in candidates(InLayout, name):
         reason = make(candidate).probe()
         if reason is None:
             return
@@ -221,9 +250,9 @@ def unpacking(name: str, output: str | None) -> Receive | None:
         name: the runner that will verify the image, as for `choose`.
         output: the value of --output: Docker runs what is loaded into it.
     """
-    if name not in ("auto", "bubblewrap", "proot") or (output or "").startswith("docker-daemon"):
+    if name not in (AUTO, "bubblewrap", "proot") or (output or "").startswith("docker-daemon"):
         return None
-    if make("bubblewrap" if name == "auto" else name).probe() is not None:
+    if make("bubblewrap" if name == AUTO else name).probe() is not None:
         return None
     from envkit.ground.paths import cache_dir  # noqa: PLC0415
     from envkit.run.rootless.layers import LayerCache  # noqa: PLC0415
@@ -231,20 +260,15 @@ def unpacking(name: str, output: str | None) -> Receive | None:
     return LayerCache(cache_dir()).receiving
 
 
-def _unsuitable(runner: Runner, image: str, file: FileReference | None, requested: str, *, built: bool) -> str | None:
-    """Return why `auto` skips a runner that works; None: it is used."""
-    from envkit.image.reference import LAYOUT  # noqa: PLC0415
-
-    # With --runner docker, `hand_over` raises an error with a hint instead.
-    if requested == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
-        return f"cannot read {file.kind}:DIR"
-    if requested == "auto" and runner.isolation.level != "strong" and not (built or _was_built(runner, image)):
-        reason = "works here, but isolates weakly, and this image was not built here"
-        return f"{reason} (--runner proot uses it anyway)"
-    return None
+def _unsuitable(runner: Runner, image: ImageName, *, is_trusted: bool) -> str | None:
+    """Return why `auto` passes over a runner that works; None: it is used."""
+    if is_trusted:
+        return _UNREADABLE.get((type(image), runner.name))
+    reason = "works here, but isolates weakly, and this image was not built here"
+    return f"{reason} (--runner {runner.name} uses it anyway)"
 
 
-def _was_built(runner: Runner, image: str) -> bool:
+def _was_built(runner: Runner, image: ImageName) -> bool:
     """Return whether the image was built here; a verification makes no image trusted."""
     from envkit.ground.paths import state_dir  # noqa: PLC0415
     from envkit.ground.state import was_built  # noqa: PLC0415

@@ -10,8 +10,12 @@ import posixpath
 import socket
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EnvironmentProblem, UsageError
+
+if TYPE_CHECKING:
+    from envkit.image.name import ImageName
 
 LOOPBACK = "127.0.0.1"
 _MAX_PORT = 65535
@@ -49,7 +53,7 @@ class Port:
 class Session:
     """One interactive command in one image."""
 
-    image: str  # its name for the runner
+    image: ImageName  # its name for the runner
     argv: tuple[str, ...]  # arguments after the entry point; empty = the image's own command
     entrypoint: tuple[str, ...] = ()  # the image's entry point, which always runs
     mounts: tuple[Mount, ...] = ()

@@ -11,20 +11,21 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir
 from envkit.image import archive, spec
 from envkit.image.layout import read_layout
-from envkit.image.reference import ARCHIVE, LAYOUT, FileReference, Reference, is_remote, parse_file, parse_remote
+from envkit.image.name import InArchive, InEngine, InLayout, InRegistry
 from envkit.registry.documents import Documents
 from envkit.registry.download import fetch, from_registry
 from envkit.registry.registry import Registry
 from envkit.registry.remote import read_remote
 from envkit.run.model import Storage
 from envkit.run.packing import Packer
-from envkit.run.runners import choose, stored
+from envkit.run.runners import choose, located
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName, Reference
     from envkit.registry.transport import Transport
 
 _IDENTIFYING = tuple(f"{LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))
@@ -42,12 +43,12 @@ class Source:
 
 
 def find_source(
-    name: str, folder: Path, transport: Transport, reporter: Reporter, *, engine: str | None = None
+    name: ImageName, folder: Path, transport: Transport, reporter: Reporter, *, engine: str | None = None
 ) -> Source:
     """Find an image to push.
 
     Args:
-        name: `oci:DIR`, `docker-archive:FILE`, `registry:HOST/NAME:TAG`, or a name in an engine.
+        name: the image.
         folder: a folder for temporary files, which the caller removes.
         transport: connections to registries.
         reporter: receives the steps.
@@ -59,23 +60,23 @@ def find_source(
         EnvironmentProblem: no engine or registry answers.
         UsageError: the folder or file has several images and the name selects none.
     """
-    if is_remote(name):
-        return _of_registry(name, folder, parse_remote(name), transport)
-    file = parse_file(name if engine is not None else stored(name))
-    if file is not None and file.kind == LAYOUT:
-        return _of_values(name, read_layout(file))
-    if file is not None:
-        image = archive.read_archive(file)
-        return _of_tars(name, (image.id,), image.settings.get("Labels"), _Tars(folder, reporter, image))
+    match name if engine is not None else located(name):
+        case InRegistry(reference=reference):
+            return _of_registry(name.typed, folder, reference, transport)
+        case InLayout() as layout:
+            return _of_values(name.typed, read_layout(layout))
+        case InArchive() as file:
+            image = archive.read_archive(file)
+            return _of_tars(name.typed, (image.id,), image.settings.get("Labels"), _Tars(folder, reporter, image))
     chosen = choose("auto", reporter, image=name, engine=engine)
     if not isinstance(chosen, Storage):
         raise UsageError(
-            f"{name!r:.200} is a name in an engine, and the {engine} engine stores no images by name",
+            f"{name.typed!r:.200} is a name in an engine, and the {engine} engine stores no images by name",
             hint="--image oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG",
         )
     facts = chosen.inspect(name)
     ident = str(facts["id"])
-    return _of_tars(name, (ident,), facts.get("labels"), _Saved(folder, reporter, chosen, ident))
+    return _of_tars(name.typed, (ident,), facts.get("labels"), _Saved(folder, reporter, chosen, ident))
 
 
 class _Tars:
@@ -108,8 +109,8 @@ class _Saved(_Tars):
         """Save the image from the engine and compress its layers."""
         path = self.folder / "saved.tar"
         self.reporter.step(f"save {self._ident[:19]} from {self._engine.name}")
-        self._engine.save(self._ident, path)
-        self.image = archive.read_archive(FileReference(kind=ARCHIVE, path=path))
+        self._engine.save(InEngine(name=self._ident), path)
+        self.image = archive.read_archive(InArchive(path=path))
         # With containerd's image store, Docker's image ID is the digest of the manifest, which the archive contains.
         if self.image.id != self._ident and not archive.holds(path, self._ident):
             raise IntegrityError(

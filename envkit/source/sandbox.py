@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName
     from envkit.lock.model import Lock
     from envkit.run.model import Runner
     from envkit.source.fetch import Archive
@@ -90,7 +91,7 @@ class Job:
 
 
 def build(
-    job: Job, runner: Runner, image: str, folder: Path, reporter: Reporter, *, memory_mb: int | None = None
+    job: Job, runner: Runner, image: ImageName, folder: Path, reporter: Reporter, *, memory_mb: int | None = None
 ) -> Outcome:
     """Build a source in an image; check the wheel and write it into `folder`.
 

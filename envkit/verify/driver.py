@@ -25,6 +25,7 @@ from envkit.ground.errors import (
 )
 from envkit.ground.pressure import Pressure
 from envkit.ground.progress import Forwarding, counted
+from envkit.image.name import InEngine
 from envkit.run.model import DATA, RunLimits
 from envkit.verify.baseline import held_to
 from envkit.verify.exit_status import trouble_of
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from envkit.checks.catalog import CheckEntry
     from envkit.checks.model import Finding
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner, RunResult
     from envkit.verify.baseline import Baseline
@@ -125,7 +127,7 @@ class _Ended:
 
 
 def verify_image(
-    image: str, plan: BuildPlan | None, runner: Runner, reporter: Reporter, options: Options | None = None
+    image: ImageName, plan: BuildPlan | None, runner: Runner, reporter: Reporter, options: Options | None = None
 ) -> Record:
     """Verify an image and return its record. A failed run also gives a record, with its exit code.
 
@@ -152,7 +154,7 @@ def verify_image(
     limits = _limits(asked, selected, spec, pressure)
     counting = CountingChecks(reporter, selected, notes=_NOTES if asked.data else 0)
     # By ID, because the tag may move meanwhile.
-    target = image if on_host else facts.id or image
+    target = InEngine(name=facts.id) if facts.id and not on_host else image
     ended = _ended(
         lambda: _public(runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=counting), asked.data),
         spec["nonce"],
@@ -209,7 +211,7 @@ def verify_image(
         timing_trusted=trusted,
     )
     subject = {
-        "image": image,
+        "image": image.typed,
         "id": facts.id or None,
         "tags": list(inspected.get("tags") or ()),
         "plan": plan.digest if plan else None,

@@ -93,7 +93,7 @@ def run_inside(
         forked[0].close()
         if "shared-memory" not in shared:
             record = replace(record, machine=replace(record.machine, shm_bytes=session.shm_mb << 20))
-        return replace(record, image=session.image)
+        return replace(record, image=session.image.typed)
 
 
 def with_probes(ready: Ready, folder: Path) -> tuple[Session, str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from envkit.ground.process import ask
 from envkit.ground.progress import Reporter, Silent
+from envkit.image.name import ImageName, image_name
 from envkit.plan.definition import load
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
@@ -138,7 +139,7 @@ class Sound:
         launched: Mapping[str, Any] | None = None if started or not only else launch or {}
         options = Options(tier=tier, only=chosen, allow_cpu=True, launch=launched)
         runner = runner or Flagged((SHM, *flags))
-        record = verify_image(image or self.name, plan or self.plan, runner, Silent(), options)
+        record = verify_image(image_name(image or self.name), plan or self.plan, runner, Silent(), options)
         return {one["id"]: one for one in record.tree["checks"]}
 
     @contextlib.contextmanager
@@ -176,13 +177,13 @@ class Flagged:
         """As Docker's runner."""
         return DockerRunner().probe()
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """As Docker's runner."""
         return DockerRunner().inspect(image)
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,
@@ -197,7 +198,9 @@ class Flagged:
                 image, argv, files, gpus=gpus, limits=limits, reporter=reporter, entrypoint=entrypoint
             )
         name = f"envkit-control-{secrets.token_hex(4)}"
-        _docker("create", "--name", name, "--network", "none", *self.flags, "--entrypoint", argv[0], image, *argv[1:])
+        _docker(
+            "create", "--name", name, "--network", "none", *self.flags, "--entrypoint", argv[0], image.typed, *argv[1:]
+        )
         try:
             subprocess.run(["docker", "cp", "-", f"{name}:/"], input=_tar(files), check=True, capture_output=True)
             began = time.monotonic()
@@ -210,7 +213,7 @@ class Flagged:
                 stderr=done.stderr,
                 duration_s=time.monotonic() - began,
                 oom_killed=False,
-                image_id=image,
+                image_id=image.typed,
             )
         finally:
             _docker("rm", "--force", "--volumes", name)
@@ -234,13 +237,13 @@ class Forks:
         """As Docker's runner."""
         return DockerRunner().probe()
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """As Docker's runner."""
         return DockerRunner().inspect(image)
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,

@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from envkit.image import spec
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.lock import request
 from envkit.plan.model import BuildPlan
 from envkit.registry.registry import Registry

@@ -14,7 +14,7 @@ from typing import Any
 from envkit.assemble.layer import LayerWriter
 from envkit.ground.progress import Reporter
 from envkit.image import spec
-from envkit.image.reference import Reference
+from envkit.image.name import Reference
 from envkit.registry.push import Pushed, Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.tagging import move_tag

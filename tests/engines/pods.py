@@ -3,6 +3,7 @@
 import base64
 from pathlib import Path
 
+from envkit.image.name import image_name
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits
 from tests.support.heard import Heard
@@ -31,7 +32,7 @@ def printed_by_pod(files: Path, name: str, image: str) -> bytes:
     place = pod["containers"][0]["volumeMounts"][0]["mountPath"]
     user = pod["securityContext"]
     result = BubblewrapRunner().run(
-        image,
+        image_name(image),
         started_with(pod["containers"][0]["command"], {}),
         {f"{place}/{path}": data for path, data in mounted.items()},
         gpus=None,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from envkit.ground.progress import Silent
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.oci_images import push

@@ -29,7 +29,7 @@ from envkit.attest.keys import PrivateKey, PublicKey, read_private, read_public
 from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, statement_bytes
 from envkit.attest.subject import Subject, find_subject
 from envkit.image import spec
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.referrers import attach, fallback_tag
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport

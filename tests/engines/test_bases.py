@@ -13,6 +13,7 @@ from envkit.engines.log import BuildLog
 from envkit.engines.model import BuildOptions, Engine
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.settings import Mirrors
+from envkit.image.name import image_name
 from envkit.lock import apt
 from envkit.lock.model import DebPackage, LockedBase
 from envkit.run.model import RunLimits
@@ -61,8 +62,8 @@ def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_
         bases(engine, heard, tmp_path).find(DEBIAN, requested="bootstrap:debian/bookworm", system="debian12") == found
     )
     assert any("--no-cache rebuilds it" in note for note in heard.notes)
-    result = choose("auto", heard, image="any", engine=engine.name).run(
-        image.id,
+    result = choose("auto", heard, image=image_name("any"), engine=engine.name).run(
+        image_name(image.id),
         [
             "sh",
             "-c",
@@ -124,8 +125,8 @@ def test_a_lock_of_packages_is_the_same_root_on_every_engine(
     assert finder.locked(base) == found
     image = engine.local(found.reference)
     assert image is not None
-    result = choose("auto", heard, image="any", engine=engine.name).run(
-        image.id,
+    result = choose("auto", heard, image=image_name("any"), engine=engine.name).run(
+        image_name(image.id),
         ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\\n"],
         {},
         gpus=None,

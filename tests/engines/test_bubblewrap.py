@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from envkit.ground.errors import EngineError, EnvironmentProblem
+from envkit.image.name import image_name
 from envkit.run import remedies
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, RunResult
@@ -44,7 +45,12 @@ def made(tmp_path: Path) -> Callable[..., str]:
 
 def run(image: str, script: str, runner: BubblewrapRunner | None = None, **how: Any) -> RunResult:
     return (runner or BubblewrapRunner()).run(
-        image, ["sh", "-c", script], how.pop("files", {}), gpus=None, limits=RunLimits(**how), reporter=Heard()
+        image_name(image),
+        ["sh", "-c", script],
+        how.pop("files", {}),
+        gpus=None,
+        limits=RunLimits(**how),
+        reporter=Heard(),
     )
 
 
@@ -153,7 +159,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     for name in ("auto", "bubblewrap"):
         with pytest.raises(EnvironmentProblem, match="bubblewrap is not installed") as caught:
-            choose_for(made(), name, Heard())
+            choose_for(image_name(made()), name, Heard())
         assert caught.value.hint == remedies.hint(building=False)
         assert caught.value.exit_code == 9
 
@@ -188,7 +194,7 @@ containerEdits:
         "cmp /opt/driver/libdriver.so.1 $TRITON_LIBCUDA_PATH/libz.so.1 && echo same"
     )
     result = BubblewrapRunner().run(
-        made(user="1234:1234"), ["sh", "-c", script], {}, gpus="all", limits=RunLimits(), reporter=Heard()
+        image_name(made(user="1234:1234")), ["sh", "-c", script], {}, gpus="all", limits=RunLimits(), reporter=Heard()
     )
     expected = " 00 00\nlibdriver.so.1\nyes\n/opt/driver/libdriver.so.1\nfixed\nsame\n"
     assert result.stdout.decode() == expected, result.stderr

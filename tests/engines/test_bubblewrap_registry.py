@@ -9,7 +9,7 @@ import pytest
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.ground.platforms import here as platform_here
 from envkit.image import spec
-from envkit.image.reference import parse_reference
+from envkit.image.name import image_name, parse_reference
 from envkit.registry.registry import Manifest, Registry
 from envkit.registry.remote import Remote
 from envkit.registry.transport import Transport
@@ -51,9 +51,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def say(image: str, heard: Heard) -> str:
-    runner, target = choose_for(image, "bubblewrap", heard)
+    runner, target = choose_for(image_name(image), "bubblewrap", heard)
     ident = str(runner.inspect(target)["id"])
-    done = runner.run(ident, ARGV, {}, gpus=None, limits=RunLimits(timeout_s=60), reporter=heard)
+    done = runner.run(image_name(ident), ARGV, {}, gpus=None, limits=RunLimits(timeout_s=60), reporter=heard)
     assert done.exit_code == 0, done.stderr
     return done.stdout.decode()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import _machine_image
+from envkit.image.name import image_name
 from envkit.run.runners import make
 from envkit.verify.driver import Options, verify_image
 from tests.support.heard import Heard
@@ -56,7 +57,7 @@ def test_a_good_image_does_not_fail_on_a_busy_machine(name: str, image: str) -> 
     if reason is not None:
         raise UnavailableError(reason)
     with busy():
-        record = verify_image(image, None, runner, Heard(), Options())
+        record = verify_image(image_name(image), None, runner, Heard(), Options())
     bad = [item for item in record.tree["checks"] if item["verdict"] in ("FAIL", "ERROR")]
     assert bad == [], bad
     # 5: some check did not get enough of the CPUs to tell.

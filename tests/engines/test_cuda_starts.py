@@ -69,10 +69,11 @@ BubblewrapRunner._find_means = lambda self: Means(entered=False, overlay=False, 
 _VERIFY = """
 import sys
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose_for
 name, image, gpus, *argv = sys.argv[1:]
-runner, image = choose_for(image, name, Silent())
+runner, image = choose_for(image_name(image), name, Silent())
 gpus = None if gpus == "none" else gpus
 ended = runner.run(image, argv, {"/run/envkit/f": b""}, gpus=gpus, limits=RunLimits(timeout_s=60), reporter=Silent())
 sys.stdout.buffer.write(ended.stdout)

@@ -19,7 +19,7 @@ from envkit.cli import main
 from envkit.engines.model import BuildOptions
 from envkit.ground import settings
 from envkit.ground.progress import Silent
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference, published_name
 from envkit.lock.store import read_lock
 from envkit.plan.definition import load
 from envkit.plan.planner import plan_of
@@ -91,7 +91,7 @@ def _heart(one: Package) -> tuple[str, str, str]:
 
 
 def test_two_built_images_differ_in_what_their_definitions_do(images: tuple[str, str]) -> None:
-    one, two = (read_content(name, Access()) for name in images)
+    one, two = (read_content(published_name(name), Access()) for name in images)
     found = difference(one, two)
     assert found.packages is not None
     assert [(row.kind, row.name, row.before) for row in found.packages] == [("conda", "pip", None)]
@@ -111,14 +111,19 @@ def test_the_lock_says_what_the_layers_hold(images: tuple[str, str]) -> None:
         seen = packages.PackageFiles()
         for place in reversed(range(len(opened.layers))):
             seen.add(functools.partial(opened.tar, place))
-        assert {_heart(one) for one in packages.installed(seen, None)} == rows(read_content(name, Access()))
+        assert {_heart(one) for one in packages.installed(seen, None)} == rows(
+            read_content(published_name(name), Access())
+        )
 
 
 def test_of_a_registrys_images_only_the_layer_with_the_lock_is_fetched(
     images: tuple[str, str], pushed: tuple[str, str], tmp_path: Path
 ) -> None:
     access = Access(cache=tmp_path)
-    near, far = [read_content(name, access) for name in images], [read_content(name, access) for name in pushed]
+    near, far = (
+        [read_content(published_name(name), access) for name in images],
+        [read_content(published_name(name), access) for name in pushed],
+    )
     for here, there in zip(near, far, strict=True):
         assert there.layers is not None
         assert (there.id, rows(there), there.plan) == (here.id, rows(here), here.plan)
@@ -143,8 +148,8 @@ def test_an_engine_shows_the_packages_that_the_layers_hold(pinned: str, folder: 
     subprocess.run(["docker", "pull", "--quiet", pinned], check=True, capture_output=True)
     argv = ["docker", "image", "inspect", "--format", "{{.Id}}", pinned]
     ident = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
-    shown = read_content(ident, Access(runner="docker"))
-    held = read_content(pinned, Access(cache=folder / "fetched", layers=True))
+    shown = read_content(published_name(ident), Access(runner="docker"))
+    held = read_content(published_name(pinned), Access(cache=folder / "fetched", layers=True))
     assert (shown.packages_from, held.packages_from) == ("container", "layers")
     assert rows(shown) == rows(held)
     found = difference(shown, held)

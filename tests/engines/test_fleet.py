@@ -23,7 +23,7 @@ from envkit.engines.model import BaseImage, BuildOptions, BuiltImage, Engine
 from envkit.fleet import existing_images
 from envkit.fleet.names import hash_tag
 from envkit.ground.process import pids
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.lock.store import digest_of
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport

@@ -23,7 +23,7 @@ from envkit.fleet.local import LocalPool
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.pipeline import pushing
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport

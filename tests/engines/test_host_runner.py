@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from envkit.ground.errors import EngineError, TimeLimitError
+from envkit.image.name import image_name
 from envkit.run.host import HostRunner
 from envkit.run.model import DATA, RunLimits, RunResult
 from tests.support.clocks import before
@@ -16,7 +17,7 @@ from tests.support.heard import Heard
 
 def run(*argv: str, files: dict[str, bytes] | None = None, gpus: str | None = None, **limits: Any) -> RunResult:
     given: dict[str, Any] = {"timeout_s": 30.0, **limits}
-    return HostRunner().run("", argv, files or {}, gpus=gpus, limits=RunLimits(**given), reporter=Heard())
+    return HostRunner().run(image_name(""), argv, files or {}, gpus=gpus, limits=RunLimits(**given), reporter=Heard())
 
 
 def test_python_means_the_running_one() -> None:
@@ -67,13 +68,13 @@ def test_gpus_are_chosen_by_their_numbers() -> None:
 
 
 def test_another_python_is_named_by_its_path() -> None:
-    assert HostRunner().inspect(sys.executable)["id"] == f"host:{sys.executable}"
+    assert HostRunner().inspect(image_name(sys.executable))["id"] == f"host:{sys.executable}"
     with pytest.raises(EngineError, match="is not a Python on this machine"):
-        HostRunner().inspect("/absent/python")
+        HostRunner().inspect(image_name("/absent/python"))
 
 
 def test_a_relative_path_is_one_of_the_folder_it_was_typed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
-    assert HostRunner().inspect("bin/python")["id"] == f"host:{tmp_path}/bin/python"
+    assert HostRunner().inspect(image_name("bin/python"))["id"] == f"host:{tmp_path}/bin/python"

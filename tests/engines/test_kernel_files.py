@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from envkit.image.name import image_name
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, Runner
 from envkit.run.rootless.cell import Means
@@ -23,7 +24,7 @@ ALLOWED = dict.fromkeys(("docker", "podman", "bubblewrap"), OWN_ENTRIES) | {"pro
 def writable(runner: Runner, image: str, *, user: str) -> tuple[set[str], int]:
     """Return the paths that can be opened for writing, and how many were tried; see `writable_paths`."""
     result = runner.run(
-        image,
+        image_name(image),
         ["perl", "-e", SCRIPT],
         {},
         gpus=None,
@@ -52,7 +53,12 @@ def test_bubblewrap_alone_protects_them_from_the_hosts_root(file_image: str) -> 
 def test_no_environment_and_no_descriptor_of_the_host_comes_in(runner: Runner, image: str) -> None:
     script = "tr '\\0' '\\n' < /proc/1/environ | cut -d= -f1 | sort | tr '\\n' ' '; ls /proc/self/fd"
     result = runner.run(
-        image, ["sh", "-c", script], {}, gpus=None, limits=RunLimits(timeout_s=60, user="0:0"), reporter=Heard()
+        image_name(image),
+        ["sh", "-c", script],
+        {},
+        gpus=None,
+        limits=RunLimits(timeout_s=60, user="0:0"),
+        reporter=Heard(),
     )
     names, _, descriptors = result.stdout.decode().rpartition(" ")
     assert set(names.split()) <= {"PATH", "HOME", "HOSTNAME", "GREETING", "container", "TERM"}
@@ -62,7 +68,7 @@ def test_no_environment_and_no_descriptor_of_the_host_comes_in(runner: Runner, i
 @pytest.mark.requirement("R44")
 def test_root_in_a_container_made_by_bubblewrap_is_not_root_outside(file_image: str) -> None:
     shown = BubblewrapRunner().run(
-        file_image,
+        image_name(file_image),
         [
             "sh",
             "-c",

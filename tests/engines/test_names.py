@@ -6,7 +6,8 @@ import pytest
 
 from envkit.ground.paths import state_dir
 from envkit.ground.state import own_layout
-from envkit.run.runners import stored
+from envkit.image.name import InLayout, image_name
+from envkit.run.runners import located
 
 
 def test_where_no_engine_answers_a_name_means_what_the_embedded_engine_built(
@@ -18,5 +19,5 @@ def test_where_no_engine_answers_a_name_means_what_the_embedded_engine_built(
     layout = own_layout(state_dir(), "train:1")
     layout.mkdir(parents=True)
     (layout / "index.json").write_text("{}")
-    assert stored("train:1") == f"oci:{layout}"
-    assert stored("train:2") == "train:2"
+    assert located(image_name("train:1")) == InLayout(path=layout)
+    assert located(image_name("train:2")) == image_name("train:2")

@@ -15,7 +15,7 @@ from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
 from envkit.image.layout import write_layout
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.faults import Fault, proxy_before

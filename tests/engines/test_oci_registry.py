@@ -17,7 +17,7 @@ import pytest
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError, TimeLimitError
 from envkit.image import spec
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.push import Blob, Pushed, Transfers
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy

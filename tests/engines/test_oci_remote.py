@@ -9,7 +9,7 @@ import pytest
 
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
-from envkit.image.reference import Reference, parse_reference
+from envkit.image.name import Reference, parse_reference
 from envkit.registry.documents import Documents
 from envkit.registry.registry import Registry
 from envkit.registry.remote import read_remote

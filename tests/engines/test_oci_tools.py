@@ -15,7 +15,7 @@ from envkit.assemble.outputs import deliver, load_into_docker, parse_output
 from envkit.image import spec
 from envkit.image.archive import write_archive
 from envkit.image.layout import write_layout
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.oci_images import LABELS, image_of, push, registry, run

@@ -15,6 +15,7 @@ from envkit.engines.context import pack
 from envkit.engines.log import BuildLog
 from envkit.engines.model import Engine, Job
 from envkit.ground.settings import Mirrors
+from envkit.image.name import image_name
 from envkit.render.render import render
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
@@ -86,7 +87,9 @@ def test_packages_of_the_final_stage_come_from_the_mirror(
     assert asked["/debian/dists/bookworm-updates/InRelease"] == 1
     assert any(path.startswith("/debian/pool/") and f"/{PACKAGE}_" in path for path in asked), asked
     assert asked["/debian-security/dists/bookworm-security/InRelease"] == 1
-    runner = choose("podman" if engine.name == "podman" else "docker", heard, image=image)
-    done = runner.run(image, ("/bin/sh", "-c", LOOK), {}, gpus=None, limits=RunLimits(timeout_s=60), reporter=heard)
+    runner = choose("podman" if engine.name == "podman" else "docker", heard, image=image_name(image))
+    done = runner.run(
+        image_name(image), ("/bin/sh", "-c", LOOK), {}, gpus=None, limits=RunLimits(timeout_s=60), reporter=heard
+    )
     assert done.exit_code == 0, done.stderr
     assert done.stdout.decode().split() == ["system.txt"], "nothing of the mirror stays"

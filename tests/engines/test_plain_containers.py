@@ -27,14 +27,15 @@ import json, os, sys
 from envkit.run.model import RunLimits
 from envkit.run.runners import make
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 runner = make(sys.argv[1])
 reason = runner.probe()
 out = {"reason": reason, "missing": list(runner.isolation.missing), "runs": []}
 for user in sys.argv[2:] if reason is None else ():
-    ident = runner.inspect("oci:/image")["id"]
+    ident = runner.inspect(image_name("oci:/image"))["id"]
     script = "id -u; cat /proc/self/status; touch /etc/x && echo changed"
     limits = RunLimits(timeout_s=60, user=user)
-    done = runner.run(ident, ["sh", "-c", script], {}, gpus=None, limits=limits, reporter=Silent())
+    done = runner.run(image_name(ident), ["sh", "-c", script], {}, gpus=None, limits=limits, reporter=Silent())
     lines = done.stdout.decode().splitlines()
     told = {"uid": lines[0], "changed": "changed" in lines, "error": done.stderr.decode()}
     told["outside"] = next(line for line in lines if line.startswith("Uid:")).split()[1]

@@ -18,7 +18,7 @@ from envkit.ground.errors import EngineError
 from envkit.ground.settings import load
 from envkit.image import spec
 from envkit.image.layout import write_layout
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.pipeline.pushing import Tagging
 from envkit.registry.registry import Manifest, Registry
 from envkit.registry.transport import Transport

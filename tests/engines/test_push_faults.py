@@ -21,7 +21,7 @@ import pytest
 from envkit.ground.errors import EnvkitError, IntegrityError
 from envkit.image import spec
 from envkit.image.archive import write_archive
-from envkit.image.reference import Reference, parse_reference
+from envkit.image.name import Reference, parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
 from envkit.registry.transport import Transport

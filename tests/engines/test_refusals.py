@@ -18,6 +18,7 @@ from envkit.engines.builder import EngineBuilder
 from envkit.engines.docker import DockerEngine
 from envkit.engines.model import Probe
 from envkit.ground.errors import EnvironmentProblem, UsageError
+from envkit.image.name import image_name
 from envkit.run.docker import DockerRunner
 from tests.support.heard import Heard
 
@@ -32,7 +33,7 @@ def _by_engine(address: str) -> EnvironmentProblem:
 
 def _by_runner(address: str) -> EnvironmentProblem:
     with pytest.raises(EnvironmentProblem) as caught:
-        DockerRunner(address).inspect("debian")
+        DockerRunner(address).inspect(image_name("debian"))
     return caught.value
 
 

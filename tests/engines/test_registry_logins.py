@@ -10,7 +10,7 @@ import pytest
 
 from envkit.ground.errors import EngineError
 from envkit.image import spec
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.push import Pushed
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport

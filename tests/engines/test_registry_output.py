@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.faults import proxy_before

@@ -15,7 +15,7 @@ import pytest
 from envkit.ground.errors import EngineError, EnvkitError, IntegrityError
 from envkit.image import spec
 from envkit.image.layout import write_layout
-from envkit.image.reference import Reference, parse_reference
+from envkit.image.name import Reference, parse_reference
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy

@@ -10,7 +10,7 @@ from envkit.assemble import base
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.push import Pushed
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy

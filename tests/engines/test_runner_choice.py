@@ -2,18 +2,19 @@ import pytest
 
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.run.runners import NAMES, choose, make
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "host"])
 def test_runners_have_their_names(name: str) -> None:
     assert make(name).name == name
-    assert choose(name, Silent(), image="any").name == name
+    assert choose(name, Silent(), image=image_name("any")).name == name
 
 
 @pytest.mark.parametrize(("engine", "runner"), [("docker", "docker"), ("buildkit", "docker"), ("podman", "podman")])
 def test_auto_runs_where_the_image_lies(engine: str, runner: str) -> None:
-    assert choose("auto", Silent(), image="any", engine=engine).name == runner
+    assert choose("auto", Silent(), image=image_name("any"), engine=engine).name == runner
 
 
 def test_an_unknown_runner_is_refused() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun, TimeLimitError, UsageError
+from envkit.image.name import image_name
 from envkit.run import cage
 from envkit.run.model import DATA, RunLimits, Runner, RunResult
 from envkit.run.rootless import proot
@@ -37,7 +38,7 @@ def run(
 ) -> RunResult:
     """Run a shell script, or an argument list, under limits given by name."""
     return runner.run(
-        image,
+        image_name(image),
         ["sh", "-c", script] if isinstance(script, str) else script,
         files or {},
         gpus=gpus,
@@ -204,9 +205,9 @@ def test_a_run_that_landlock_does_not_guard_changes_no_file(
         monkeypatch.setenv("XDG_CACHE_HOME", folder)
         layout = write_layout(cache / "layout", layers, {"User": "1234:1234", "Env": [f"PATH={base.PATH}"]})
         script = "cd /srv; for f in own anyones; do (echo new > $f) 2>/dev/null; cat $f; done; touch /tmp/a && echo tmp"
-        assert run(make(runner.name), str(make(runner.name).inspect(f"oci:{layout}")["id"]), script).stdout == (
-            b"old\nold\ntmp\n"
-        )
+        assert run(
+            make(runner.name), str(make(runner.name).inspect(image_name(f"oci:{layout}"))["id"]), script
+        ).stdout == (b"old\nold\ntmp\n")
         kept = [path for path in cache.rglob("srv/*") if path.is_file()]
         assert [path.read_text() for path in kept] == ["old\n", "old\n"]
 
@@ -315,7 +316,7 @@ def test_nothing_is_pulled(runner: Runner) -> None:
     with pytest.raises(EngineError, match="there is no image"):
         run(runner, f"debian:{secrets.token_hex(4)}", "true")
     with pytest.raises(EngineError, match="there is no image"):
-        runner.inspect("sha256:" + "0" * 64)
+        runner.inspect(image_name("sha256:" + "0" * 64))
 
 
 def test_gpus_that_the_engine_cannot_give_are_named(runner: Runner, image: str) -> None:
@@ -327,7 +328,7 @@ def test_gpus_that_the_engine_cannot_give_are_named(runner: Runner, image: str) 
 
 
 def test_inspect_tells_the_configuration(runner: Runner, image: str) -> None:
-    found = runner.inspect(image)
+    found = runner.inspect(image_name(image))
     assert found["id"] == image
     assert found["env"]["GREETING"] == "hello"
     assert found["labels"]["com.example.team"] == "vision"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from envkit.ground.progress import Reporter, Silent
+from envkit.image.name import ImageName, image_name
 from envkit.run.model import STRONG, Isolation, RunLimits, RunResult
 from envkit.verify.compare.decide import Change
 from envkit.verify.compare.launches import Subject, gather
@@ -43,13 +44,13 @@ class Counting:
         """As Docker's runner."""
         return self.forks.probe()
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """As Docker's runner."""
         return self.forks.inspect(image)
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,
@@ -90,7 +91,9 @@ def check() -> str:
 
 def subject(sound: Sound, image: str, forks: Forks, check: str, breaks: str = "clock") -> Subject:
     options = Options(only=(check,), allow_cpu=True, launch={"threads": 1})
-    return Subject(name=breaks, image=image, runner=Counting(forks, breaks), options=options, plan=sound.plan)
+    return Subject(
+        name=breaks, image=image_name(image), runner=Counting(forks, breaks), options=options, plan=sound.plan
+    )
 
 
 def test_the_comparator_is_silent_without_a_change_and_loud_with_one(

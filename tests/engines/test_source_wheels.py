@@ -111,7 +111,8 @@ def _in_bubblewrap(place: Place) -> list[object]:
     script = (
         "import sys; from envkit.run.bubblewrap import BubblewrapRunner; from envkit.run.model import RunLimits\n"
         "from envkit.ground.progress import Silent\n"
-        "done = BubblewrapRunner().run('oci:image', ['python', '-c', sys.argv[1]], {}, gpus=None,"
+        "from envkit.image.name import image_name\n"
+        "done = BubblewrapRunner().run(image_name('oci:image'), ['python', '-c', sys.argv[1]], {}, gpus=None,"
         " limits=RunLimits(), reporter=Silent())\n"
         "sys.stderr.buffer.write(done.stderr); sys.stdout.buffer.write(done.stdout)"
     )

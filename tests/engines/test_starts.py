@@ -17,6 +17,7 @@ import pytest
 import envkit
 from envkit.ground import process, signals
 from envkit.ground.errors import EnvkitError, InterruptedRun
+from envkit.image.name import image_name
 from envkit.lock import child
 from envkit.run.host import HostRunner
 from envkit.run.model import RunLimits
@@ -30,7 +31,7 @@ _STARTING = {(subprocess.__file__, "__init__"), (subprocess.__file__, "_execute_
 
 def on_the_host() -> None:
     limits = RunLimits(timeout_s=1200)
-    HostRunner().run("", _PROGRAM, {}, gpus=None, limits=limits, reporter=Heard())
+    HostRunner().run(image_name(""), _PROGRAM, {}, gpus=None, limits=limits, reporter=Heard())
 
 
 def followed() -> None:

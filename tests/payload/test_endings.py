@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.run.host import HostRunner
 from envkit.verify import driver
 from envkit.verify.driver import Options, verify_image
@@ -29,7 +30,9 @@ def stub(folder: Path, script: str, *, timeout_s: float = 60) -> Record:
     python = folder / "python-stub"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
-    record = verify_image(str(python), plan(cuda=None), HostRunner(), Silent(), Options(timeout_s=timeout_s))
+    record = verify_image(
+        image_name(str(python)), plan(cuda=None), HostRunner(), Silent(), Options(timeout_s=timeout_s)
+    )
     assert faults(record.tree, schema(), closed=True) == []
     assert_same_again(record)
     return record
@@ -88,7 +91,7 @@ def test_a_payload_that_never_ends_is_a_time_limit(tmp_path: Path, monkeypatch: 
 
 
 def test_the_real_payload_on_this_machine_is_reported_and_not_proved_without_a_plan() -> None:
-    record = verify_image("host", None, HostRunner(), Silent(), Options(only=("C00",), timeout_s=120))
+    record = verify_image(image_name("host"), None, HostRunner(), Silent(), Options(only=("C00",), timeout_s=120))
     assert faults(record.tree, schema(), closed=True) == []
     assert_same_again(record)
     assert (record.verdict, record.exit_code) == ("NOT_VERIFIED", 5)

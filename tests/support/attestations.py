@@ -8,7 +8,7 @@ from typing import Any
 from envkit.attest.keys import PrivateKey, new_pair, read_private
 from envkit.attest.subject import PLAN_LABEL, Subject
 from envkit.image import spec
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.verify.record import seal
 from tests.support.records import gpu_record
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.image import layout
-from envkit.image.reference import LAYOUT, FileReference
+from envkit.image.name import InLayout
 from envkit.image.spec import Image
 
 
@@ -100,4 +100,4 @@ def write_archive(path: Path, layers: Iterable[Packed], config: Mapping[str, Any
 
 def read_folder(folder: Path, tag: str | None = None) -> Image:
     """Return the image of a layout's folder."""
-    return layout.read_layout(FileReference(kind=LAYOUT, path=folder, tag=tag))
+    return layout.read_layout(InLayout(path=folder, tag=tag))

@@ -12,6 +12,7 @@ from envkit.checks.model import Finding, Verdict
 from envkit.ground.errors import Ending
 from envkit.ground.pressure import Pressure
 from envkit.ground.progress import Reporter
+from envkit.image.name import ImageName
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan, Smoke
 from envkit.resolve.model import Driver, Resolution
@@ -181,14 +182,14 @@ class Replay:
         """Return None: it always works."""
         return None
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """Return the prepared image."""
         del image
         return self.image
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,
@@ -200,7 +201,7 @@ class Replay:
         """Record the arguments and return the prepared result. A start through the entry point always succeeds."""
         del gpus, reporter
         if entrypoint:
-            return _started(argv[3], image)
+            return _started(argv[3], image.typed)
         self.argv, self.files, self.limits = tuple(argv), files, limits
         self.spec = next(json.loads(data) for path, data in files.items() if path.endswith("spec.json"))
         if isinstance(self.answer, Ending):
@@ -212,7 +213,7 @@ class Replay:
             duration_s=1.0,
             oom_killed=self.oom_killed,
             output_cut=self.output_cut,
-            image_id=image,
+            image_id=image.typed,
         )
 
 

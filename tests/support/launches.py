@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.verify.compare.decide import Launch
 from envkit.verify.compare.metrics import Reading
 from envkit.verify.driver import Options, verify_image
@@ -51,4 +52,6 @@ def record(
 
     made = plan(cuda=None)
     runner = Replay(answer, image=inspected(made))
-    return json.loads(verify_image("img", made, runner, Silent(), options or Options(only=("C14",))).to_bytes())
+    return json.loads(
+        verify_image(image_name("img"), made, runner, Silent(), options or Options(only=("C14",))).to_bytes()
+    )

@@ -11,6 +11,7 @@ from envkit.fleet import report
 from envkit.fleet.verify_matrix import Matrix
 from envkit.fleet.verify_task import Machine, Verification
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.report.html import comparison, image, matrix
 from envkit.report.html.page import render_html
 from envkit.verify.compare.result import compared
@@ -48,7 +49,9 @@ def _launch(share: float, slowed: dict[str, float]) -> Any:
 
     made = plan(cuda=None)
     runner = Replay(answer, image=inspected(made))
-    return _plain(json.loads(verify_image("img", made, runner, Silent(), Options(only=("C14",))).to_bytes()))
+    return _plain(
+        json.loads(verify_image(image_name("img"), made, runner, Silent(), Options(only=("C14",))).to_bytes())
+    )
 
 
 def verified_tree(name: str = "train:cu126") -> dict[str, Any]:

@@ -12,9 +12,9 @@ from envkit.facts.load import load
 from envkit.ground.errors import UsageError, VerificationError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import Reporter
+from envkit.image.name import ImageName, InArchive, InLayout
 from envkit.image.opening import described, open_file
-from envkit.image.reference import parse_file
-from envkit.run.runners import choose, stored
+from envkit.run.runners import choose, located
 from envkit.verify.static import ImageFacts, image_facts, shadowing, static_checks
 
 _BASE = "org.opencontainers.image.base.name"
@@ -23,7 +23,7 @@ _SEVERITIES = {Verdict.FAIL: Severity.ERROR, Verdict.WARN: Severity.WARN, Verdic
 _DETAILED_IN_RULES = frozenset({"ENV_SHADOWS"})
 
 
-def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:
+def diagnose_image(name: ImageName, runner: str, reporter: Reporter) -> Diagnosis:
     """Diagnose an image; the exit code is 6 if there are errors, else 0.
 
     Layers are read for `oci:DIR` and `docker-archive:FILE`; for an image in an engine, only its configuration.
@@ -32,19 +32,19 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
         EngineError: the image does not exist.
         IntegrityError: the image's files do not match their digests.
         EnvironmentProblem: no engine answers.
-        UsageError: the reference is empty or matches several images.
+        UsageError: the name is empty or matches several images.
     """
-    if not reference.strip():
+    if not name.typed.strip():
         raise UsageError("--image is empty", hint="envkit doctor --image NAME:TAG")
-    file = parse_file(reference) or parse_file(stored(reference, runner))
     contents: Contents | None = None
-    if file is not None:
-        opened = open_file(file, reporter)
-        contents = read_contents(opened, reporter)
-        facts = image_facts(described(opened.image, sum(layer.tar for layer in contents.layers)))
-    else:
-        facts = image_facts(choose(runner, reporter, image=reference).inspect(reference))
-    return diagnosis_of(facts, contents, reference)
+    match located(name, runner):
+        case (InLayout() | InArchive()) as file:
+            opened = open_file(file, reporter)
+            contents = read_contents(opened, reporter)
+            facts = image_facts(described(opened.image, sum(layer.tar for layer in contents.layers)))
+        case _:
+            facts = image_facts(choose(runner, reporter, image=name).inspect(name))
+    return diagnosis_of(facts, contents, name.typed)
 
 
 def diagnosis_of(facts: ImageFacts, contents: Contents | None, name: str) -> Diagnosis:

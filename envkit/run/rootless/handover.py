@@ -19,13 +19,13 @@ from envkit.ground import identity, store
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.paths import cache_dir, scratch
 from envkit.ground.process import ask
-from envkit.image.reference import ARCHIVE, LAYOUT, FileReference
+from envkit.image.name import InArchive, InEngine, InLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from envkit.ground.progress import Reporter
-    from envkit.image.reference import Reference
+    from envkit.image.name import Reference
 
 _LOAD_S = 1800.0  # gigabytes, copied into the engine's storage
 _ASK_S = 120.0  # Podman's storage is slow when it has many images
@@ -41,13 +41,13 @@ _LABELS = (f"{identity.PREFIX}.host", f"{identity.PREFIX}.boot", f"{identity.PRE
 
 
 def hand_over(
-    reference: FileReference,
+    reference: InLayout | InArchive,
     engine: str,
     reporter: Reporter,
     *,
     client: str | None = None,
     until: contextlib.ExitStack | None = None,
-) -> str:
+) -> InEngine:
     """Load an image into docker's or podman's storage and return its name or ID there.
 
     Args:
@@ -64,22 +64,21 @@ def hand_over(
     """
     program = client or engine
     if engine == "podman" and until is not None:
-        return _lend(program, reference, until)
+        return InEngine(name=_lend(program, reference, until))
     reporter.note(f"loading {reference} into {engine}, where it stays")
     if engine == "podman":
-        return _pulled(program, reference)
-    if reference.kind == ARCHIVE:
-        argv = [program, "load", "--quiet", "--input", str(reference.path)]
-    else:
+        return InEngine(name=_pulled(program, reference))
+    if isinstance(reference, InLayout):
         raise UsageError(
             f"docker cannot read {reference}", hint="apt-get install bubblewrap, or save it as docker-archive:FILE"
         )
+    argv = [program, "load", "--quiet", "--input", str(reference.path)]
     out = _ask(argv, f"loading {reference}", engine)
     names = _LOADED.findall(out)
-    return str(names[-1]) if names else out.split()[-1]
+    return InEngine(name=str(names[-1]) if names else out.split()[-1])
 
 
-def _lend(program: str, reference: FileReference, until: contextlib.ExitStack) -> str:
+def _lend(program: str, reference: InLayout | InArchive, until: contextlib.ExitStack) -> str:
     """Load an image into podman's storage until `until` closes, and return its ID there.
 
     The image gets a name that only this session uses. Removing the last name of an image removes the image, so it stays
@@ -105,16 +104,16 @@ def _lend(program: str, reference: FileReference, until: contextlib.ExitStack) -
     return ident
 
 
-def _pulled(program: str, reference: FileReference) -> str:
+def _pulled(program: str, reference: InLayout | InArchive) -> str:
     """Load an image into podman's storage and return its ID there."""
     with _plainly_named(reference) as named:
         return _ask([program, "pull", "--quiet", str(named)], f"loading {reference}", "podman").split()[-1]
 
 
 @contextmanager
-def _plainly_named(reference: FileReference) -> Iterator[FileReference]:
+def _plainly_named(reference: InLayout | InArchive) -> Iterator[InLayout | InArchive]:
     """Yield the reference, or one to the same folder by another path if Podman cannot make a name of its own."""
-    if reference.kind != LAYOUT or _PLAIN_PATH.fullmatch(str(reference.path)):
+    if not isinstance(reference, InLayout) or _PLAIN_PATH.fullmatch(str(reference.path)):
         yield reference
         return
     with scratch() as folder:
@@ -165,7 +164,7 @@ def _ask(argv: Sequence[str], doing: str, engine: str) -> str:
     return answer.out
 
 
-def pull(reference: Reference, engine: str, reporter: Reporter, *, client: str | None = None) -> str:
+def pull(reference: Reference, engine: str, reporter: Reporter, *, client: str | None = None) -> InEngine:
     """Pull an image from a registry with docker or podman and return its name there.
 
     Raises:
@@ -176,4 +175,4 @@ def pull(reference: Reference, engine: str, reporter: Reporter, *, client: str |
     # By digest if there is one, because it is more specific than the tag.
     name = f"{reference.place}@{reference.digest}" if reference.digest else str(reference)
     _ask([client or engine, "pull", "--quiet", name], f"pulling {name}", engine)
-    return name
+    return InEngine(name=name)

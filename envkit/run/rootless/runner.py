@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName
     from envkit.image.spec import Image
     from envkit.run.model import RunLimits, RunResult
     from envkit.run.rootless.stack import Stack
@@ -58,7 +59,7 @@ class FileRunner(ABC):
         self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
         self._noted: set[str] = set()
 
-    def identify(self, image: str) -> str:
+    def identify(self, image: ImageName) -> str:
         """Return an image's ID. Only its configuration is read or downloaded.
 
         Raises:
@@ -66,7 +67,7 @@ class FileRunner(ABC):
         """
         return self._store.open(image).id
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         """Return an image's configuration; see `Runner`. This unpacks the layers; the size is that of their tars.
 
         Raises:
@@ -79,7 +80,7 @@ class FileRunner(ABC):
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,

@@ -16,8 +16,8 @@ from envkit.ground.host import cores
 from envkit.ground.progress import Reporter, counted
 from envkit.ground.store import write_atomic
 from envkit.image import spec
+from envkit.image.name import ARCHIVE, LAYOUT, PREFIX, ImageName, InArchive, InEngine, InLayout, InRegistry, image_name
 from envkit.image.opening import read_file
-from envkit.image.reference import ARCHIVE, LAYOUT, PREFIX, is_digest, is_remote, parse_file, parse_remote
 from envkit.registry.remote import Remote
 from envkit.run.rootless.layers import LayerCache
 from envkit.run.rootless.stack import Stack
@@ -35,26 +35,27 @@ class ImageStore:
         self._layers = LayerCache(folder)
         self._known: dict[str, spec.Image] = {}
 
-    def open(self, text: str) -> spec.Image:
-        """Return the image of a reference or of an ID known from an earlier one. Its layers are not read yet.
+    def open(self, name: ImageName) -> spec.Image:
+        """Return the image of a name, or of an ID known from an earlier one. Its layers are not read yet.
 
         Raises:
             EngineError: the image does not exist.
             IntegrityError: its files do not match their digests.
-            UsageError: the folder or file has several images and the reference selects none.
+            UsageError: the folder or file has several images and the name selects none.
         """
-        if text in self._known:
-            return self._known[text]
-        reference = self._origin(text) if is_digest(text) else text
-        image = self._read(reference)
-        if is_digest(text) and image.id != text:
-            raise EngineError(f"image {text} no longer exists: {reference} is now {image.id}", hint=_HINT)
+        ident = name.id if isinstance(name, InEngine) else None
+        if ident is not None and ident in self._known:
+            return self._known[ident]
+        origin = name if ident is None else self._origin(ident)
+        image = self._read(origin)
+        if ident not in (None, image.id):
+            raise EngineError(f"image {ident} no longer exists: {origin.typed} is now {image.id}", hint=_HINT)
         self._known[image.id] = image
         # Only later runs need the note, and an image in a folder of this run is gone by then.
-        if image.origin.startswith(f"{LAYOUT}:{self._folder / 'runs'}/"):
+        if isinstance(image.origin, InLayout) and image.origin.path.is_relative_to(self._folder / "runs"):
             return image
         with contextlib.suppress(OSError):
-            write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), image.origin.encode())
+            write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), str(image.origin).encode())
         return image
 
     def stack(self, image: spec.Image, reporter: Reporter) -> tuple[Stack, int]:
@@ -74,17 +75,18 @@ class ImageStore:
         layers = tuple(self._layers.take(layer, threading.Event()) for layer in image.layers)
         return Stack(layers=layers), sum(layer.size for layer in layers)
 
-    def _read(self, text: str) -> spec.Image:
-        if is_remote(text):
-            return self._remote.read(parse_remote(text))
-        reference = parse_file(text)
-        if reference is None:
-            raise EngineError(
-                f"there is no image {text!r:.200}: bubblewrap opens {LAYOUT}:DIR, {ARCHIVE}:FILE and "
-                f"{PREFIX}HOST/NAME:TAG",
-                hint=_HINT,
-            )
-        return read_file(reference)
+    def _read(self, name: ImageName) -> spec.Image:
+        match name:
+            case InRegistry(reference=reference):
+                return self._remote.read(reference)
+            case InLayout() | InArchive():
+                return read_file(name)
+            case _:
+                raise EngineError(
+                    f"there is no image {name.typed!r:.200}: bubblewrap opens {LAYOUT}:DIR, {ARCHIVE}:FILE and "
+                    f"{PREFIX}HOST/NAME:TAG",
+                    hint=_HINT,
+                )
 
     def _unpack(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> None:
         total = sum(layer.descriptor.size for layer in layers)
@@ -105,8 +107,8 @@ class ImageStore:
                 stop.set()
                 pool.shutdown(cancel_futures=True)
 
-    def _origin(self, ident: str) -> str:
+    def _origin(self, ident: str) -> ImageName:
         try:
-            return (self._folder / "images" / ident.removeprefix("sha256:")).read_text()
+            return image_name((self._folder / "images" / ident.removeprefix("sha256:")).read_text())
         except OSError:
             raise EngineError(f"there is no image {ident} for bubblewrap", hint=_HINT) from None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner
     from envkit.verify.compare.decide import Launch
@@ -33,7 +34,7 @@ class Subject:
     """One image, how to run it, and its plan."""
 
     name: str
-    image: str
+    image: ImageName
     runner: Runner
     options: Options
     plan: BuildPlan | None = None

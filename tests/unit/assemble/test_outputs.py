@@ -7,7 +7,7 @@ import pytest
 from envkit.assemble.outputs import Output, check_output, parse_output, repositories
 from envkit.engines.model import BuildOptions
 from envkit.ground.errors import UsageError
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 
 FORMS = "--output oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or registry:HOST/NAME:TAG"
 

@@ -10,6 +10,7 @@ from envkit.attest.access import Access
 from envkit.attest.content import Content
 from envkit.attest.reading import read_content
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.image.name import published_name
 from envkit.image.opening import is_registry
 from envkit.lock.store import to_text
 from tests.support.file_images import write_layout
@@ -17,7 +18,7 @@ from tests.unit.attest.carriers import SITE, base, files, layout, lock, own, pla
 
 
 def read(name: str) -> Content:
-    return read_content(name, Access())
+    return read_content(published_name(name), Access())
 
 
 def rows(found: Content) -> list[str]:

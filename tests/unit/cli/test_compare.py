@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
+from envkit.image.name import ImageName
 from envkit.run import runners
 from tests.support.judging import Replay, document, inspected, plan, printed
 from tests.support.launches import NOISY, record, timed
@@ -32,11 +33,11 @@ def folder(name: str, values: list[float], **changed: Any) -> str:
 def images(monkeypatch: pytest.MonkeyPatch, *, gate: str = "clean", **took: float) -> None:
     """A runner with images of these names, each launch of which takes so long."""
 
-    def chosen(image: str, name: str, reporter: Any, **options: Any) -> tuple[Replay, str]:
+    def chosen(image: ImageName, name: str, reporter: Any, **options: Any) -> tuple[Replay, ImageName]:
         del name, reporter, options
 
         def answer(spec: dict[str, Any]) -> bytes:
-            return printed(document(timed(took[image], gate=gate), nonce=spec["nonce"]), spec["nonce"])
+            return printed(document(timed(took[image.typed], gate=gate), nonce=spec["nonce"]), spec["nonce"])
 
         return Replay(answer, image=inspected(MADE)), image
 

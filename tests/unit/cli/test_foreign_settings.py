@@ -7,6 +7,7 @@ import pytest
 
 from envkit.cli import main
 from envkit.ground.errors import EnvironmentProblem
+from envkit.image.name import ImageName
 from envkit.run import runners
 
 SECRET = "root:*:20228:0:99999:7:::\nmachine index.example login me password hunter2xyz\ntoken: hunter2xyz\n"
@@ -48,9 +49,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the runners that commands ask for; none works here."""
     names: list[str] = []
 
-    def choose_for(image: str, name: str, *_: object, **__: object) -> None:
+    def choose_for(image: ImageName, name: str, *_: object, **__: object) -> None:
         names.append(name)
-        raise EnvironmentProblem(f"{image}: no engine here", hint="install one")
+        raise EnvironmentProblem(f"{image.typed}: no engine here", hint="install one")
 
     monkeypatch.setattr(runners, "choose_for", choose_for)
     return names

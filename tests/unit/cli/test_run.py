@@ -11,6 +11,7 @@ from envkit.attest.keys import new_pair
 from envkit.cli import inspect, main
 from envkit.cli.run import command, shell
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, IntegrityError, NotVerifiedError
+from envkit.image.name import Reference
 from envkit.pipeline import running
 from tests.support.file_images import entry, packed, write_layout
 
@@ -99,10 +100,10 @@ class TestSigned:
         monkeypatch.chdir(tmp_path)
         return found
 
-    def look(self, image: str, keys: Any, *_: Any) -> Any:
+    def look(self, image: Reference, keys: Any, *_: Any) -> Any:
         """An image with one document, which only the holder of the first key signed."""
         self.keys = [key.id for key in keys]
-        return SimpleNamespace(name=image, id=self.ID)
+        return SimpleNamespace(name=str(image), id=self.ID)
 
     @pytest.mark.parametrize("failure", [None, NotVerifiedError("none is signed", hint="x"), IntegrityError("x")])
     def test_only_a_signed_image_goes_on(
@@ -119,7 +120,7 @@ class TestSigned:
         assert asked == [(self.REFERENCE, self.keys)]
         assert len(self.keys) == 1
         if failure is None:
-            assert (code, given["attested"], given["image"]) == (9, self.ID, self.REFERENCE)
+            assert (code, given["attested"], given["image"].typed) == (9, self.ID, self.REFERENCE)
         else:
             assert (code, given) == (failure.exit_code, {})
 

@@ -15,8 +15,8 @@ from envkit.doctor.model import Diagnosis, Severity
 from envkit.facts.load import load
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.progress import Silent
+from envkit.image.name import InLayout, image_name
 from envkit.image.opening import open_file
-from envkit.image.reference import FileReference
 from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.plans import shipped_plan
 
@@ -39,7 +39,7 @@ def wheel(name: str, version: str) -> str:
 
 def diagnosed(tmp_path: Path, *layers: Packed, config: Mapping[str, Any] | None = None) -> Diagnosis:
     write_layout(tmp_path / "layout", layers, SOUND if config is None else config)
-    return diagnose_image(f"oci:{tmp_path / 'layout'}", "auto", Silent())
+    return diagnose_image(image_name(f"oci:{tmp_path / 'layout'}"), "auto", Silent())
 
 
 def ids(found: Diagnosis) -> list[str]:
@@ -172,7 +172,7 @@ def test_size_is_explained(tmp_path: Path) -> None:
         "usr/local/cuda-12.4/lib64/libcublasLt.so.12.4": 60_000_000,
     }
     write_layout(folder, [layer({**big, **twice})])
-    contents = read_contents(open_file(FileReference(kind="oci", path=folder), Silent()), Silent())
+    contents = read_contents(open_file(InLayout(path=folder), Silent()), Silent())
     contents.layers.append(LayerSize(diff_id="sha256:" + "a" * 64, tar=1, blob=LARGE_LAYER + 1))
     found = list(of_contents(contents, cuda=False))
     assert [one.id for one in found] == ["cuda-twice", "caches-left", "large-layer"]
@@ -183,14 +183,14 @@ def test_size_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", " "])
 def test_a_name_that_is_none_asks_no_engine(name: str) -> None:
     with pytest.raises(UsageError, match="--image is empty"):
-        diagnose_image(name, "auto", Silent())
+        diagnose_image(image_name(name), "auto", Silent())
 
 
 def test_images_that_are_not_there_or_damaged_are_errors(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="there is no image"):
-        diagnose_image(f"docker-archive:{tmp_path / 'nothing.tar'}", "auto", Silent())
+        diagnose_image(image_name(f"docker-archive:{tmp_path / 'nothing.tar'}"), "auto", Silent())
     made = layer({"x": 1})
     write_layout(tmp_path, [made], {})
     (tmp_path / "blobs" / "sha256" / hashlib.sha256(made.data).hexdigest()).write_bytes(b"\0" * len(made.data))
     with pytest.raises(IntegrityError):
-        diagnose_image(f"oci:{tmp_path}", "auto", Silent())
+        diagnose_image(image_name(f"oci:{tmp_path}"), "auto", Silent())

@@ -10,7 +10,7 @@ from envkit.fleet.cells import Expanded, base_of, expand
 from envkit.fleet.matrix import Matrix, parse
 from envkit.fleet.names import cell_name, hash_tag, marked
 from envkit.ground.errors import UsageError
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.plan.definition import Definition
 from envkit.plan.definition import load as load_definition
 from envkit.plan.definition import parse as parse_definition

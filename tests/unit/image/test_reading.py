@@ -14,8 +14,8 @@ from envkit.image import zstd
 from envkit.image.archive import read_archive
 from envkit.image.blobs import tar_bytes
 from envkit.image.layout import read_layout
+from envkit.image.name import InArchive, InEngine, InLayout, image_name
 from envkit.image.opening import described
-from envkit.image.reference import FileReference, is_file_reference, parse_file
 from envkit.image.spec import Image
 from envkit.run.rootless.store import ImageStore
 from tests.support.file_images import Packed, digest, entry, packed, write_layout
@@ -28,37 +28,38 @@ def layer(content: bytes = b"text", *, compress: bool = True) -> Packed:
 
 
 def layout(path: Path, text: str = "") -> Image:
-    reference = parse_file(f"oci:{path}{text}")
-    assert reference is not None
-    return read_layout(reference)
+    name = image_name(f"oci:{path}{text}")
+    assert isinstance(name, InLayout)
+    return read_layout(name)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("oci:{0}", ("oci", "{0}", None, None)),
-        ("oci:{0}:v1", ("oci", "{0}", "v1", None)),
-        ("oci:{0}:host:5000/name:v1", ("oci", "{0}", "host:5000/name:v1", None)),
-        ("oci:{0}@sha256:" + "a" * 64, ("oci", "{0}", None, "sha256:" + "a" * 64)),
-        ("docker-archive:/nowhere/x.tar", ("docker-archive", "/nowhere/x.tar", None, None)),
+        ("oci:{0}", (InLayout, "{0}", None, None)),
+        ("oci:{0}:v1", (InLayout, "{0}", "v1", None)),
+        ("oci:{0}:host:5000/name:v1", (InLayout, "{0}", "host:5000/name:v1", None)),
+        ("oci:{0}@sha256:" + "a" * 64, (InLayout, "{0}", None, "sha256:" + "a" * 64)),
+        ("docker-archive:/nowhere/x.tar", (InArchive, "/nowhere/x.tar", None, None)),
     ],
 )
-def test_references_are_read(tmp_path: Path, text: str, expected: tuple[str, str, str | None, str | None]) -> None:
-    found = parse_file(text.format(tmp_path))
+def test_names_of_files_are_read(
+    tmp_path: Path, text: str, expected: tuple[type[InLayout | InArchive], str, str | None, str | None]
+) -> None:
+    found = image_name(text.format(tmp_path))
     kind, path, tag, named = expected
-    assert found == FileReference(kind=kind, path=Path(path.format(tmp_path)), tag=tag, digest=named)
+    assert found == kind(path=Path(path.format(tmp_path)), tag=tag, digest=named)
     assert str(found) == text.format(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["debian:12", "oci:", "ocix:/a", "sha256:" + "0" * 64, "registry/oci:tag"])
-def test_other_names_are_no_file_references(text: str) -> None:
-    assert parse_file(text) is None
-    assert not is_file_reference("debian:12")
+def test_other_names_are_those_of_an_engine(text: str) -> None:
+    assert image_name(text) == InEngine(name=text)
 
 
 def test_an_existing_path_with_a_colon_is_taken_whole(tmp_path: Path) -> None:
     (tmp_path / "a:b").mkdir()
-    assert parse_file(f"oci:{tmp_path}/a:b") == FileReference(kind="oci", path=tmp_path / "a:b")
+    assert image_name(f"oci:{tmp_path}/a:b") == InLayout(path=tmp_path / "a:b")
 
 
 def test_a_layout_tells_its_image(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_layout_tells_its_image(tmp_path: Path) -> None:
         "user": "7", "entrypoint": ("/e",), "cmd": (), "workdir": "/w", "ports": (), "architecture": "amd64",
         "os": "linux", "size": 12, "layers": (layer().diff_id, layer(b"two").diff_id),
     }  # fmt: skip
-    assert layout(tmp_path / "l", image.origin.removeprefix(f"oci:{tmp_path / 'l'}")).id == image.id
+    assert layout(tmp_path / "l", str(image.origin).removeprefix(f"oci:{tmp_path / 'l'}")).id == image.id
 
 
 def test_of_several_images_one_has_to_be_named(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_a_layer_of_many_gzip_members_is_read(tmp_path: Path) -> None:
     read_all(layout(tmp_path))
 
 
-def archive(path: Path, *, tags: list[str] | None = None, shared: bool = False, flip: bool = False) -> FileReference:
+def archive(path: Path, *, tags: list[str] | None = None, shared: bool = False, flip: bool = False) -> InArchive:
     made = layer(compress=False)
     config = json.dumps({"config": CONFIG, "rootfs": {"diff_ids": [made.diff_id]}}).encode()
     name = f"{digest(config).removeprefix('sha256:')}.json"
@@ -190,7 +191,7 @@ def archive(path: Path, *, tags: list[str] | None = None, shared: bool = False, 
         for one, content in rows:
             one.size = len(content)
             tar.addfile(one, io.BytesIO(content))
-    return FileReference(kind="docker-archive", path=path)
+    return InArchive(path=path)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -204,11 +205,11 @@ def test_an_archive_tells_its_image(tmp_path: Path, shared: bool) -> None:
 @pytest.mark.parametrize("tag", ["v1", "name:v1"])
 def test_an_archives_image_can_be_named(tmp_path: Path, tag: str) -> None:
     archive(tmp_path / "x.tar")
-    reference = parse_file(f"docker-archive:{tmp_path}/x.tar:{tag}")
-    assert reference is not None
-    assert read_archive(reference).tags == ("name:v1",)
-    other = parse_file(f"docker-archive:{tmp_path}/x.tar:other")
-    assert other is not None
+    name = image_name(f"docker-archive:{tmp_path}/x.tar:{tag}")
+    assert isinstance(name, InArchive)
+    assert read_archive(name).tags == ("name:v1",)
+    other = image_name(f"docker-archive:{tmp_path}/x.tar:other")
+    assert isinstance(other, InArchive)
     with pytest.raises(EngineError, match="it has name:v1"):
         read_archive(other)
 
@@ -218,25 +219,25 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
         read_archive(archive(tmp_path / "x.tar", flip=True))
     (tmp_path / "x.tar").write_bytes(b"no tar at all" * 100)
     with pytest.raises(EnvkitError) as caught:
-        read_archive(FileReference(kind="docker-archive", path=tmp_path / "x.tar"))
+        read_archive(InArchive(path=tmp_path / "x.tar"))
     assert caught.value.exit_code == 10
     assert caught.value.message.startswith(f"{tmp_path / 'x.tar'}: ")
     (tmp_path / "x.tar").write_bytes(b"")
     with pytest.raises(IntegrityError) as empty:
-        read_archive(FileReference(kind="docker-archive", path=tmp_path / "x.tar"))
+        read_archive(InArchive(path=tmp_path / "x.tar"))
     assert empty.value.message == f"{tmp_path / 'x.tar'}: a tar ends after 0 bytes, in the middle of an entry"
     assert empty.value.hint
     (tmp_path / "x.tar").write_bytes(b"\x1f\x8b")
     with pytest.raises(UsageError, match="is compressed") as pressed:
-        read_archive(FileReference(kind="docker-archive", path=tmp_path / "x.tar"))
+        read_archive(InArchive(path=tmp_path / "x.tar"))
     assert pressed.value.hint == f"gunzip {tmp_path / 'x.tar'}"
 
 
 def test_an_image_is_found_again_by_its_id(tmp_path: Path) -> None:
     write_layout(tmp_path / "l", [layer()], tag="v1")
-    image = ImageStore(tmp_path / "c").open(f"oci:{tmp_path / 'l'}")
-    assert ImageStore(tmp_path / "c").open(image.id).origin == image.origin
+    image = ImageStore(tmp_path / "c").open(image_name(f"oci:{tmp_path / 'l'}"))
+    assert ImageStore(tmp_path / "c").open(image_name(image.id)).origin == image.origin
     with pytest.raises(EngineError, match="there is no image"):
-        ImageStore(tmp_path / "other").open(image.id)
+        ImageStore(tmp_path / "other").open(image_name(image.id))
     with pytest.raises(EngineError, match=r"bubblewrap opens oci:DIR, docker-archive:FILE and registry:HOST/NAME:TAG"):
-        ImageStore(tmp_path / "c").open("debian:12")
+        ImageStore(tmp_path / "c").open(image_name("debian:12"))

@@ -12,6 +12,7 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import Silent
 from envkit.ground.settings import load
 from envkit.ground.state import own_layout
+from envkit.image.name import image_name
 from envkit.pipeline import running
 from envkit.pipeline.printing import FORMS, Printed, printed
 from envkit.pipeline.running import RunRequest
@@ -49,7 +50,7 @@ def _no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def line(image: str, form: str, *argv: str, **more: object) -> Printed:
-    request = RunRequest(image=image, argv=argv or ("python", "t.py"), **more)  # type: ignore[arg-type]
+    request = RunRequest(image=image_name(image), argv=argv or ("python", "t.py"), **more)  # type: ignore[arg-type]
     return printed(request, form, load({}, {}, Path("data")), Silent())
 
 
@@ -91,7 +92,10 @@ def test_apptainer_gets_folders_variables_and_the_images_own_command(tmp_path: P
         "--pwd=/workspace", "--env=A=b c", f"oci:{tmp_path}/img", "python", "t.py",
     )  # fmt: skip
     own = printed(
-        RunRequest(image="oci:img", gpus="1,3", network="none"), "apptainer", load({}, {}, Path("data")), Silent()
+        RunRequest(image=image_name("oci:img"), gpus="1,3", network="none"),
+        "apptainer",
+        load({}, {}, Path("data")),
+        Silent(),
     )
     assert own.words == (
         "apptainer", "run", "--nv", "--net", "--network=none", "--env=CUDA_VISIBLE_DEVICES=1,3", f"oci:{tmp_path}/img",
@@ -106,7 +110,7 @@ def test_the_line_of_this_machines_runner_needs_one(monkeypatch: pytest.MonkeyPa
             return {"id": "sha256:" + "a" * 64, "labels": {}, "env": {}, "entrypoint": (), "cmd": ("a",), "workdir": "",
                     "ports": (), "user": "", "tags": ()}  # fmt: skip
 
-    monkeypatch.setattr(running, "_runner", lambda *_: (Bubblewrap(), "oci:img"))
+    monkeypatch.setattr(running, "_runner", lambda *_: (Bubblewrap(), image_name("oci:img")))
     with pytest.raises(
         UsageError, match="oci:img runs with bubblewrap, which has no command line of its own"
     ) as caught:

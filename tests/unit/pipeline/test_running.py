@@ -12,6 +12,7 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import Silent
 from envkit.ground.settings import load
 from envkit.ground.state import RECORDS, LastBuilt, write_built, write_last
+from envkit.image.name import ImageName, image_name
 from envkit.pipeline import running
 from envkit.pipeline.running import TOKEN, Ready, RunRequest, decide, ready
 from envkit.run.runners import make
@@ -47,7 +48,9 @@ def made(
     **facts: Any,
 ) -> Ready:
     found = {**FACTS, **facts, "labels": {**FACTS["labels"], **(labels or {})}}
-    return decide(request, make(runner), found, name="train:1", known=known, free=lambda port: port.host not in used)
+    return decide(
+        request, make(runner), found, name=image_name("train:1"), known=known, free=lambda port: port.host not in used
+    )
 
 
 def test_an_image_that_was_built_here(tmp_path: Path) -> None:
@@ -191,8 +194,8 @@ class Bubblewrap:
 
     name = "bubblewrap"
 
-    def inspect(self, image: str) -> dict[str, Any]:
-        assert image == IMAGE
+    def inspect(self, image: ImageName) -> dict[str, Any]:
+        assert image.typed == IMAGE
         return FACTS
 
 
@@ -209,7 +212,7 @@ class TestKnown:
         return tmp_path / "state" / "envkit"
 
     def known(self, tmp_path: Path, **more: Any) -> bool:
-        request = RunRequest(image=more.pop("image", IMAGE), argv=("true",))
+        request = RunRequest(image=image_name(more.pop("image", IMAGE)), argv=("true",))
         session = ready(request, load({}, {}, tmp_path), Silent(), **more).session
         assert bool(session.mounts) == (session.network == "host")
         return bool(session.mounts)

@@ -14,6 +14,7 @@ from envkit.engines.model import BaseImage, BuiltImage
 from envkit.fleet import build_task
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.pipeline.verification import VerifyRequest, name_and_engine, settings_here, subject_of
 from envkit.verify.driver import Options
 from envkit.verify.selftest import NAME, SCHEMA
@@ -28,7 +29,7 @@ BUILT = BuiltImage(
 
 
 def request(**changes: Any) -> VerifyRequest:
-    return replace(VerifyRequest(image="train:1", plan=shipped_plan(), engine="docker"), **changes)
+    return replace(VerifyRequest(image=image_name("train:1"), plan=shipped_plan(), engine="docker"), **changes)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from requests import Response
 from envkit.ground.addresses import Reach
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
-from envkit.image.reference import parse_reference
+from envkit.image.name import parse_reference
 from envkit.registry.referrers import Artifact, _index_rows, _next, _referrer, fallback_tag
 from envkit.registry.retry import Policy
 from envkit.registry.transport import Answer

@@ -8,7 +8,7 @@ import pytest
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.platforms import here as platform_here
 from envkit.image import spec
-from envkit.image.reference import is_remote, parse_remote
+from envkit.image.name import InEngine, InRegistry, image_name, parse_reference
 from envkit.image.spec import Image, sha256
 from envkit.registry.remote import Remote
 
@@ -37,19 +37,18 @@ def manifest(cache: Path, *, layers: object = None, diff_ids: object = None) -> 
 
 
 def read(cache: Path, digest: str, tag: str = "") -> Image:
-    return Remote(cache).read(parse_remote(f"registry:{PLACE}{tag}@{digest}"))
+    return Remote(cache).read(parse_reference(f"{PLACE}{tag}@{digest}"))
 
 
 @pytest.mark.parametrize("text", [f"registry:{PLACE}:1", f"registry://{PLACE}:1"])
 def test_references(text: str) -> None:
-    assert is_remote(text)
-    assert str(parse_remote(text)) == f"{PLACE}:1"
+    assert image_name(text) == InRegistry(reference=parse_reference(f"{PLACE}:1"))
 
 
 def test_other_texts_are_none() -> None:
-    assert not is_remote(PLACE)
+    assert image_name(PLACE) == InEngine(name=PLACE)
     with pytest.raises(UsageError, match="'registry:Team' is not a valid image name"):
-        parse_remote("registry:Team")
+        image_name("registry:Team")
 
 
 def test_an_image_that_is_kept_asks_no_registry(tmp_path: Path) -> None:
@@ -57,11 +56,11 @@ def test_an_image_that_is_kept_asks_no_registry(tmp_path: Path) -> None:
     image = read(tmp_path, digest, ":1")
     assert image.settings == {"User": "7"}
     assert image.tags == (f"{PLACE}:1",)
-    assert image.origin == f"registry:{PLACE}@{digest}"
+    assert str(image.origin) == f"registry:{PLACE}@{digest}"
     (layer,) = image.layers
     assert (layer.diff_id, layer.digest, layer.descriptor.size) == (DIFF, LAYER["digest"], 12)
     assert layer.blob == tmp_path / "blobs" / ("a" * 64)
-    reference = parse_remote(f"registry:{PLACE}@{digest}")
+    reference = parse_reference(f"{PLACE}@{digest}")
     assert Remote(tmp_path).resolve(reference) == reference
 
 
@@ -74,7 +73,7 @@ def test_of_an_index_the_image_for_this_machine_is_meant(tmp_path: Path) -> None
         {**row, "digest": "sha256:" + "0" * 64, "platform": {"os": system, "architecture": "s390x"}},
     ]
     index, _ = keep(tmp_path, {"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": rows})
-    assert read(tmp_path, index).origin == f"registry:{PLACE}@{wanted}"
+    assert str(read(tmp_path, index).origin) == f"registry:{PLACE}@{wanted}"
     other, _ = keep(tmp_path, {"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": rows[1:] * 2})
     with pytest.raises(EngineError, match=f"has no image for {platform_here()}"):
         read(tmp_path, other)

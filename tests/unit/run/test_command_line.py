@@ -4,11 +4,12 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from envkit.image.name import image_name
 from envkit.run.command_line import compose_service, engine_words, gpu_options, srun_words
 from envkit.run.session import Mount, Port, Session
 
 SESSION = Session(
-    image="train:1",
+    image=image_name("train:1"),
     argv=("python", "train.py", "--name", "a b"),
     entrypoint=("/opt/env/bin/tini", "-g", "--", "/bin/bash", "/usr/share/envkit/entry.sh"),
     mounts=(
@@ -21,7 +22,7 @@ SESSION = Session(
     shm_mb=8192,
     user="1000:1000",
 )
-FOREIGN = Session(image="debian", argv=("true",), terminal=True)
+FOREIGN = Session(image=image_name("debian"), argv=("true",), terminal=True)
 
 
 def test_docker() -> None:
@@ -65,7 +66,7 @@ def test_a_network_of_another_kind_publishes_no_port() -> None:
 
 
 def test_an_image_that_is_a_file_is_read_by_podman() -> None:
-    words = engine_words(replace(FOREIGN, image="oci:/images/train"), "podman")
+    words = engine_words(replace(FOREIGN, image=image_name("oci:/images/train")), "podman")
     assert "--pull=never" not in words
 
 
@@ -87,4 +88,4 @@ def test_a_compose_service() -> None:
 
 
 def test_an_image_by_id_has_a_service_with_a_plain_name() -> None:
-    assert "\n  envkit:\n" in compose_service(replace(FOREIGN, image="sha256:" + "a" * 64), "docker")
+    assert "\n  envkit:\n" in compose_service(replace(FOREIGN, image=image_name("sha256:" + "a" * 64)), "docker")

@@ -16,7 +16,7 @@ from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import Silent
 from envkit.image import spec, zstd
 from envkit.image.archive import holds, read_archive
-from envkit.image.reference import FileReference
+from envkit.image.name import InArchive
 from envkit.image.spec import Image
 from envkit.run import packing
 from envkit.run.packing import Packer
@@ -39,7 +39,7 @@ def archive(path: Path, layers: Iterable[Packed], extra: dict[str, bytes] | None
             member = tarfile.TarInfo(one)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    return read_archive(FileReference(kind="docker-archive", path=path))
+    return read_archive(InArchive(path=path))
 
 
 def pack(found: Image, place: Path, *, heard: list[spec.Layer] | None = None) -> spec.Image:

@@ -9,21 +9,22 @@ from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, U
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Silent
 from envkit.ground.state import own_layout
+from envkit.image.name import InLayout, image_name
 from envkit.run import runners
-from envkit.run.runners import choose_for, stored
+from envkit.run.runners import choose_for, located
 
 
 @pytest.mark.parametrize("image", ["train:1", "oci:folder", "registry:registry.example.com/train:1"])
 def test_what_is_no_runner_is_refused_whatever_the_image(image: str) -> None:
     with pytest.raises(UsageError, match="'bubblewarp' is not a runner") as caught:
-        choose_for(image, "bubblewarp", Silent())
+        choose_for(image_name(image), "bubblewarp", Silent())
     assert caught.value.hint == "use one of auto, docker, podman, bubblewrap, proot, host"
 
 
 @pytest.mark.parametrize("name", ["auto", "docker", "host"])
 def test_no_name_is_no_image(name: str) -> None:
     with pytest.raises(UsageError, match="the image name is empty"):
-        choose_for(" ", name, Silent())
+        choose_for(image_name(" "), name, Silent())
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_a_name_that_exists_nowhere_is_that_and_no_missing_engine(
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name in installed else None)
     monkeypatch.setattr(runners, "make", lambda *_, **__: SimpleNamespace(probe=lambda: "away"))
     with pytest.raises(kind, match=said) as caught:
-        choose_for(image, "auto", Silent())
+        choose_for(image_name(image), "auto", Silent())
     assert str(caught.value.hint).startswith(hint)
 
 
@@ -70,4 +71,4 @@ def test_a_name_is_that_of_an_image_of_the_embedded_engine_only_where_no_engine_
     layout = own_layout(state_dir(), "train:1")
     layout.mkdir(parents=True)
     (layout / "index.json").write_text("{}")
-    assert stored(image, runner) == (f"oci:{layout}" if found else image)
+    assert located(image_name(image), runner) == (InLayout(path=layout) if found else image_name(image))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import UsageError
+from envkit.image.name import image_name
 from envkit.run import cage
 from envkit.run.bubblewrap import session_limits
 from envkit.run.session import Mount, Port, Session, in_use, parse_mount, parse_port
@@ -76,9 +77,9 @@ def test_folders_that_are_refused(text: str, said: str, hint: str | None) -> Non
 
 
 def test_an_entry_point_that_is_an_init() -> None:
-    assert Session(image="a", argv=(), entrypoint=("/usr/bin/tini", "--", "run")).has_init
-    assert not Session(image="a", argv=(), entrypoint=("/bin/sh", "-c")).has_init
-    assert not Session(image="a", argv=()).has_init
+    assert Session(image=image_name("a"), argv=(), entrypoint=("/usr/bin/tini", "--", "run")).has_init
+    assert not Session(image=image_name("a"), argv=(), entrypoint=("/bin/sh", "-c")).has_init
+    assert not Session(image=image_name("a"), argv=()).has_init
 
 
 @pytest.mark.parametrize(("memory", "tmp_mb"), [(8 << 30, 4096), (3 << 20, 1), (1 << 20, 1), (None, None)])
@@ -86,5 +87,5 @@ def test_tmp_of_a_session_is_half_of_the_memory_that_this_process_may_use(
     memory: int | None, tmp_mb: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cage, "memory_here", lambda: memory)
-    found = session_limits(Session(image="app:1", argv=(), shm_mb=300))
+    found = session_limits(Session(image=image_name("app:1"), argv=(), shm_mb=300))
     assert (found.tmp_mb, found.shm_mb, found.memory_mb) == (tmp_mb, 300, None)

@@ -11,6 +11,7 @@ import pytest
 
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.progress import Silent
+from envkit.image.name import ImageName, image_name
 from envkit.registry.transport import Transport
 from envkit.run import source
 from envkit.run.source import find_source
@@ -34,12 +35,12 @@ class Storage:
     def __init__(self, ident: str, saved: Path) -> None:
         self.ident, self.saved = ident, saved
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         del image
         return {"id": self.ident, "labels": LABELS}
 
-    def save(self, image: str, path: Path) -> None:
-        assert image == self.ident
+    def save(self, image: ImageName, path: Path) -> None:
+        assert image.typed == self.ident
         shutil.copyfile(self.saved, path)
 
 
@@ -52,7 +53,7 @@ def test_a_layout_keeps_its_manifest(tmp_path: Path, transport: Transport) -> No
     layout = write_layout(tmp_path / "layout", [packed([(entry("a"), b"1")])], {"Labels": LABELS}, tag="1.0")
     (row,) = json.loads((layout / "index.json").read_bytes())["manifests"]
     for name in (f"oci:{layout}", f"oci:{layout}:1.0", f"oci:{layout}@{row['digest']}"):
-        found = find_source(name, tmp_path, transport, Silent())
+        found = find_source(image_name(name), tmp_path, transport, Silent())
         image = found.read(lambda _layer: None)
         assert image.digest == row["digest"]
         assert (found.name, found.ids, found.fetch) == (name, (image.id, image.digest), None)
@@ -64,9 +65,9 @@ def test_a_layout_of_several_images_has_to_be_named(tmp_path: Path, transport: T
     for tag, text in (("1", b"1"), ("2", b"2")):
         write_layout(layout, [packed([(entry("a"), text)])], tag=tag)
     with pytest.raises(UsageError, match="has 2 images"):
-        find_source(f"oci:{layout}", tmp_path, transport, Silent())
+        find_source(image_name(f"oci:{layout}"), tmp_path, transport, Silent())
     with pytest.raises(EngineError, match=r"there is no image .*:3' \(it has 1, 2\)"):
-        find_source(f"oci:{layout}:3", tmp_path, transport, Silent())
+        find_source(image_name(f"oci:{layout}:3"), tmp_path, transport, Silent())
 
 
 def test_of_an_index_of_platforms_its_image_is_taken(tmp_path: Path, transport: Transport) -> None:
@@ -76,13 +77,13 @@ def test_of_an_index_of_platforms_its_image_is_taken(tmp_path: Path, transport: 
     (layout / "blobs" / "sha256" / name).write_bytes(data)
     row = {"mediaType": "application/vnd.oci.image.index.v1+json", "digest": f"sha256:{name}", "size": len(data)}
     (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [row]}))
-    image = find_source(f"oci:{layout}", tmp_path, transport, Silent()).read(lambda _layer: None)
+    image = find_source(image_name(f"oci:{layout}"), tmp_path, transport, Silent()).read(lambda _layer: None)
     assert image.digest == json.loads(data)["manifests"][0]["digest"]
 
 
 def test_an_archive_is_packed_when_it_is_read(tmp_path: Path, transport: Transport) -> None:
     kept = archive(tmp_path / "a.tar", (SMALL,))
-    found = find_source(f"docker-archive:{tmp_path}/a.tar", tmp_path, transport, Silent())
+    found = find_source(image_name(f"docker-archive:{tmp_path}/a.tar"), tmp_path, transport, Silent())
     assert found.ids == (kept.id,)
     (tmp_path / "out").mkdir()
     image = found.read(lambda _layer: None)
@@ -99,7 +100,7 @@ def test_an_engines_image_is_saved_and_packed(
         shelf = Storage(ident, tmp_path / "a.tar")
         monkeypatch.setattr(source, "choose", lambda *_arguments, shelf=shelf, **_options: shelf)
         (tmp_path / f"{number}").mkdir()
-        found = find_source("train:1", tmp_path / f"{number}", transport, Silent(), engine="docker")
+        found = find_source(image_name("train:1"), tmp_path / f"{number}", transport, Silent(), engine="docker")
         assert (found.ids, found.labels) == ((ident,), {"envkit.plan": "sha256:1"})
         assert found.read(lambda _layer: None).id == kept.id
 
@@ -111,16 +112,16 @@ def test_an_engine_that_saves_another_image_is_not_believed(
     monkeypatch.setattr(source, "choose", lambda *_arguments, **_options: Storage(asked, tmp_path / "a.tar"))
     (tmp_path / "out").mkdir()
     with pytest.raises(IntegrityError) as caught:
-        find_source("train:1", tmp_path, transport, Silent()).read(lambda _layer: None)
+        find_source(image_name("train:1"), tmp_path, transport, Silent()).read(lambda _layer: None)
     assert caught.value.message == f"shelf saved {kept.id} instead of the image {asked}"
 
 
 def test_what_keeps_no_images_by_name(tmp_path: Path, transport: Transport) -> None:
     with pytest.raises(UsageError) as caught:
-        find_source("train:1", tmp_path, transport, Silent(), engine="embedded")
+        find_source(image_name("train:1"), tmp_path, transport, Silent(), engine="embedded")
     assert caught.value.message == (
         "'train:1' is a name in an engine, and the embedded engine stores no images by name"
     )
     assert caught.value.hint == "--image oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG"
     with pytest.raises(EngineError, match=r"there is no image 'docker-archive:nothing\.tar'"):
-        find_source("docker-archive:nothing.tar", tmp_path, transport, Silent())
+        find_source(image_name("docker-archive:nothing.tar"), tmp_path, transport, Silent())

@@ -9,6 +9,7 @@ import pytest
 
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.state import write_built
+from envkit.image.name import ImageName, image_name
 from envkit.run import remedies, runners
 from envkit.run.model import STRONG, Isolation
 from envkit.run.proot import ProotRunner
@@ -26,8 +27,8 @@ class Weak(ProotRunner):
     def probe(self) -> str | None:
         return None
 
-    def identify(self, image: str) -> str:
-        assert image == IMAGE
+    def identify(self, image: ImageName) -> str:
+        assert image.typed == IMAGE
         return ID
 
 
@@ -80,7 +81,7 @@ def recorded(folder: Path, ident: str, verdict: str) -> None:
 @pytest.mark.usefixtures("container")
 def test_what_was_just_built_is_run() -> None:
     heard: Any = Heard()
-    assert choose_for(IMAGE, "auto", heard, built=True)[0].name == "proot"
+    assert choose_for(image_name(IMAGE), "auto", heard, built=True)[0].name == "proot"
     assert heard.notes == [
         "runner: proot (bubblewrap: no bubblewrap here; podman: no podman here; docker: no docker here)"
     ]
@@ -89,7 +90,7 @@ def test_what_was_just_built_is_run() -> None:
 @pytest.mark.usefixtures("container")
 def test_what_was_built_here_is_run(tmp_path: Path) -> None:
     write_built(tmp_path / "envkit", (ID,))
-    assert choose_for(IMAGE, "auto", Heard())[0].name == "proot"  # type: ignore[arg-type]
+    assert choose_for(image_name(IMAGE), "auto", Heard())[0].name == "proot"  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("container")
@@ -97,14 +98,14 @@ def test_what_was_built_here_is_run(tmp_path: Path) -> None:
 def test_a_verification_makes_nothing_trusted(verdict: str, tmp_path: Path) -> None:
     recorded(tmp_path, ID, verdict)
     with pytest.raises(EnvironmentProblem, match="so oci:/images/train cannot be run"):
-        choose_for(IMAGE, "auto", Heard())  # type: ignore[arg-type]
+        choose_for(image_name(IMAGE), "auto", Heard())  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("container")
 def test_any_other_image_is_refused(tmp_path: Path) -> None:
     write_built(tmp_path / "envkit", ("sha256:" + "b" * 64,))
     with pytest.raises(EnvironmentProblem, match="so oci:/images/train cannot be run") as caught:
-        choose_for(IMAGE, "auto", Heard())  # type: ignore[arg-type]
+        choose_for(image_name(IMAGE), "auto", Heard())  # type: ignore[arg-type]
     assert caught.value.details[-1] == (
         "proot: works here, but isolates weakly, and this image was not built here (--runner proot uses it anyway)"
     )
@@ -113,7 +114,7 @@ def test_any_other_image_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("container")
 def test_asked_for_by_name_it_gets_one_warning() -> None:
     heard: Any = Heard()
-    assert choose_for(IMAGE, "proot", heard)[0].name == "proot"
+    assert choose_for(image_name(IMAGE), "proot", heard)[0].name == "proot"
     assert heard.notes == [
         "warning: proot isolates weakly, and oci:/images/train was not built here",
         "runner: proot",

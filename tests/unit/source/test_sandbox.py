@@ -13,6 +13,7 @@ import pytest
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
 from envkit.ground.progress import Reporter, Silent
+from envkit.image.name import ImageName
 from envkit.lock.built import Outcome
 from envkit.run.model import STRONG, Isolation, RunLimits, RunResult
 from envkit.source import sandbox
@@ -53,12 +54,12 @@ class Answers:
     def probe(self) -> str | None:
         return None
 
-    def inspect(self, image: str) -> Mapping[str, Any]:
+    def inspect(self, image: ImageName) -> Mapping[str, Any]:
         raise AssertionError(image)
 
     def run(
         self,
-        image: str,
+        image: ImageName,
         argv: Sequence[str],
         files: Mapping[str, bytes],
         *,

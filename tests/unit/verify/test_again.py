@@ -11,6 +11,7 @@ from envkit.checks import thresholds
 from envkit.ground.canonical import digest_of
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.verify.again import _FIELDS, judge_again, read_record
 from envkit.verify.driver import Options, verify_image
 from envkit.verify.record import Record, schema, seal
@@ -40,8 +41,8 @@ def test_a_record_gives_its_own_verdict_again(cuda: str | None, options: Options
         lambda spec: printed(document(timed(2.0, gate=gate), nonce=spec["nonce"]), spec["nonce"]),
         image=inspected(made, env={"HOME": "/root", "LD_PRELOAD": "x"}),
     )
-    assert_same_again(verify_image("img", made, runner, Silent(), options))
-    assert_same_again(verify_image("img", None, runner, Silent(), options))
+    assert_same_again(verify_image(image_name("img"), made, runner, Silent(), options))
+    assert_same_again(verify_image(image_name("img"), None, runner, Silent(), options))
 
 
 def test_a_record_survives_another_programs_layout(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_other_thresholds_give_another_verdict_and_say_what_changed() -> None:
     ratios = {"loss_ratio_fp32": 0.9, "loss_ratio_low": 0.9, "seeds": 1, "steps": 10}
     seen = observation("C14.error.mlp.fp16", observed={"network": "mlp", "precision": "fp16", **errors, **ratios})
     runner = Replay(lambda spec: printed(document(seen, nonce=spec["nonce"]), spec["nonce"]), image=inspected(made))
-    first = verify_image("img", made, runner, Silent(), Options(only=("C14",)))
+    first = verify_image(image_name("img"), made, runner, Silent(), Options(only=("C14",)))
     assert_same_again(first)
     strict = json.loads(json.dumps(thresholds.shipped().to_json()))
     strict["rules"]["C14.loss"]["values"]["fp16"] = 1e-4

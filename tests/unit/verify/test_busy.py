@@ -9,6 +9,7 @@ import pytest
 from envkit.checks.catalog import catalog
 from envkit.ground.errors import EngineError, TimeLimitError
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.report.formats import render
 from envkit.report.html import page
 from envkit.report.text import render_text
@@ -50,7 +51,7 @@ def stopped(noise: dict[str, Any] | None, code: str = "TIME_LIMIT") -> Any:
 
 
 def verified(runner: Replay, made: Any = PLAN, **options: Any) -> Record:
-    record = verify_image("img", made, runner, Silent(), Options(**options))
+    record = verify_image(image_name("img"), made, runner, Silent(), Options(**options))
     assert faults(record.tree, schema(), closed=True) == []
     assert_same_again(record)
     return record

@@ -13,6 +13,7 @@ from envkit.checks.c01_versions.observe import KNOWN_FIELDS
 from envkit.checks.catalog import CheckEntry, catalog
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, InterruptedRun, TimeLimitError
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.report.text import render_text
 from envkit.run.model import Isolation
 from envkit.verify.again import judge_again
@@ -34,7 +35,7 @@ def skips(spec: dict[str, Any]) -> bytes:
 
 
 def verified(runner: Replay, options: Options | None = None) -> Record:
-    record = verify_image("img", PLAN, runner, Silent(), options)
+    record = verify_image(image_name("img"), PLAN, runner, Silent(), options)
     assert faults(record.tree, schema(), closed=True) == []
     assert_same_again(record)
     return record
@@ -83,7 +84,7 @@ def test_a_check_knows_every_field_of_the_spec_that_a_run_adds_to_those_of_the_p
     """C01 is an ERROR for a field that it does not know, because no check would look at it."""
     runner = Replay(skips, image=IMAGE)
     data = UserData(folder=None, dataset="train:make", code={})
-    verify_image("img", PLAN, runner, Silent(), Options(data=data, launch={"effort": 1}, require_gpu=True))
+    verify_image(image_name("img"), PLAN, runner, Silent(), Options(data=data, launch={"effort": 1}, require_gpu=True))
     assert {"data", "launch"} <= set(runner.spec)
     assert set(runner.spec) <= KNOWN_FIELDS
 
@@ -256,7 +257,7 @@ def test_a_run_that_never_ended_is_a_record_with_its_exit_code(error: EnvkitErro
 
 def test_an_interruption_is_no_record() -> None:
     with pytest.raises(InterruptedRun):
-        verify_image("img", PLAN, Replay(InterruptedRun(2), image=IMAGE), Silent())
+        verify_image(image_name("img"), PLAN, Replay(InterruptedRun(2), image=IMAGE), Silent())
 
 
 def test_stderr_is_kept_short_and_harmless() -> None:
@@ -277,7 +278,7 @@ def test_a_narrowed_run_says_what_it_left_out() -> None:
 
 def test_without_a_plan_the_labels_promise() -> None:
     runner = Replay(skips, image=IMAGE)
-    record = verify_image("img", None, runner, Silent())
+    record = verify_image(image_name("img"), None, runner, Silent())
     assert_same_again(record)
     assert (runner.spec["torch"], runner.spec["python"], runner.spec["gpu"]) == ("2.7.1", "3.12", False)
     assert codes(record) == ["NOTHING_EXECUTED"]
@@ -285,7 +286,7 @@ def test_without_a_plan_the_labels_promise() -> None:
 
 def test_without_plan_and_labels_nothing_is_promised_and_any_python_will_do() -> None:
     runner = Replay(skips)
-    record = verify_image("img", None, runner, Silent())
+    record = verify_image(image_name("img"), None, runner, Silent())
     assert_same_again(record)
     assert runner.argv[:2] == ("/bin/sh", "-c")
     assert {key for key, value in runner.spec.items() if value} == {"nonce"}

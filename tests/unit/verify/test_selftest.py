@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.verify.compare.launches import LAUNCH, Subject
 from envkit.verify.driver import Options
 from envkit.verify.selftest import NAME, distrusted, judge_self_test, remember, self_test
@@ -49,7 +50,7 @@ def launched(drift: float = 0.0, gate: str = "clean") -> tuple[Replay, list[floa
 @pytest.mark.parametrize("gate", ["clean", NOISY])
 def test_three_sides_take_turns_and_a_drift_of_the_machine_is_no_alarm(gate: str) -> None:
     runner, factors = launched(drift=0.005, gate=gate)
-    subject = Subject(name="img", image="img", runner=runner, options=Options(only=("C14",), launch=LAUNCH))
+    subject = Subject(name="img", image=image_name("img"), runner=runner, options=Options(only=("C14",), launch=LAUNCH))
     found = self_test(subject, Silent(), launches=None, seed=0)
     assert (found.silent, found.noticed) == (True, True)
     assert found.launches == (5 if gate == "clean" else 10)

@@ -10,6 +10,7 @@ import pytest
 
 from envkit.ground.errors import PayloadError
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.verify import trace
 from envkit.verify.driver import Options, verify_image
 from envkit.verify.trace import packed_trace, unpacked, write_trace
@@ -65,7 +66,7 @@ def test_a_run_is_asked_for_a_trace_and_hands_its_document_over() -> None:
     runner = Replay(lambda spec: printed({**judging.document(nonce=spec["nonce"]), **good}, spec["nonce"]))
     seen: list[Any] = []
     options = Options(only=("C05",), on_trace=seen.append)
-    record = verify_image("image", plan(cuda=None), runner, Silent(), options)
+    record = verify_image(image_name("image"), plan(cuda=None), runner, Silent(), options)
     assert runner.argv[-1] == "--trace"
     assert json.loads(unpacked(packed_trace(seen[0]))) == EVENTS
     assert b'"trace"' not in record.to_bytes()
@@ -73,5 +74,5 @@ def test_a_run_is_asked_for_a_trace_and_hands_its_document_over() -> None:
 
 def test_no_trace_is_asked_for_where_nobody_wants_one() -> None:
     runner = Replay(lambda spec: printed(judging.document(nonce=spec["nonce"]), spec["nonce"]))
-    verify_image("image", plan(cuda=None), runner, Silent(), Options(only=("C05",)))
+    verify_image(image_name("image"), plan(cuda=None), runner, Silent(), Options(only=("C05",)))
     assert "--trace" not in runner.argv

@@ -11,6 +11,7 @@ import pytest
 from envkit.checks.catalog import catalog
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.run.model import DATA
 from envkit.smoke import user_data as inside
 from envkit.verify import driver
@@ -60,7 +61,7 @@ def test_the_folder_goes_in_as_a_mount_and_its_path_is_in_no_document(tmp_path: 
     folder.mkdir()
     runner = Replay(answer, image=inspected(PLAN))
     argv = ("envkit", "verify", "img", "--data", str(folder))
-    record = verify_image("img", PLAN, runner, Silent(), Options(argv=argv, data=given(folder)))
+    record = verify_image(image_name("img"), PLAN, runner, Silent(), Options(argv=argv, data=given(folder)))
     assert runner.limits.data == folder
     assert runner.argv[-2:] == ("--data", DATA)
     assert "patients" not in json.dumps(runner.spec)
@@ -73,7 +74,7 @@ def test_the_folder_goes_in_as_a_mount_and_its_path_is_in_no_document(tmp_path: 
 def test_runs_with_and_without_data_are_not_compared(tmp_path: Path) -> None:
     runner = Replay(answer, image=inspected(PLAN))
     prints = [
-        verify_image("img", PLAN, runner, Silent(), Options(data=data)).tree["env"]["fingerprint"]["policy"]
+        verify_image(image_name("img"), PLAN, runner, Silent(), Options(data=data)).tree["env"]["fingerprint"]["policy"]
         for data in (None, given(tmp_path), given(tmp_path, "package:make"))
     ]
     assert len(set(prints)) == 3
@@ -90,7 +91,7 @@ def test_what_is_for_the_user_is_noted_and_kept_nowhere(tmp_path: Path) -> None:
 
     heard = Heard()
     runner = Telling(answer, image=inspected(PLAN), exit_code=139, stderr=said)
-    record = verify_image("img", PLAN, runner, heard, Options(data=given(tmp_path)))
+    record = verify_image(image_name("img"), PLAN, runner, heard, Options(data=given(tmp_path)))
     assert "user data: secret.jpg: OSError: truncated" in heard.notes
     assert record.tree["run"]["payload"]["stderr_tail"] == ["plain"]
     assert b"secret" not in record.to_bytes()
@@ -99,9 +100,9 @@ def test_what_is_for_the_user_is_noted_and_kept_nowhere(tmp_path: Path) -> None:
 def test_the_users_code_and_folder_get_time_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "Pressure", Load)
     runner = Replay(answer, image=inspected(PLAN))
-    verify_image("img", PLAN, runner, Silent(), Options())
+    verify_image(image_name("img"), PLAN, runner, Silent(), Options())
     without = runner.limits.timeout_s
-    verify_image("img", PLAN, runner, Silent(), Options(data=given(None, "package:make")))
+    verify_image(image_name("img"), PLAN, runner, Silent(), Options(data=given(None, "package:make")))
     assert runner.limits.timeout_s == without + module.LIMIT_S
     assert runner.spec["data"]["limit_s"] == module.LIMIT_S
     assert "--data" not in runner.argv
@@ -111,7 +112,7 @@ def test_a_module_of_the_working_folder_goes_in_by_archive(tmp_path: Path) -> No
     (tmp_path / "ours.py").write_bytes(b"make = list\n")
     (tmp_path / "other.py").write_bytes(b"")
     runner = Replay(answer, image=inspected(PLAN))
-    verify_image("img", PLAN, runner, Silent(), Options(data=given(None, "ours:make", tmp_path)))
+    verify_image(image_name("img"), PLAN, runner, Silent(), Options(data=given(None, "ours:make", tmp_path)))
     assert runner.files[f"{FOLDER}/code/ours.py"] == b"make = list\n"
     assert f"{FOLDER}/code/other.py" not in runner.files
     changed = runner.spec["data"]["code_sha256"]
@@ -169,7 +170,7 @@ def test_an_image_cannot_fill_the_terminal_with_notes(tmp_path: Path) -> None:
 
     for data, notes in ((given(tmp_path), 20), (None, 0)):
         heard = Heard()
-        verify_image("img", PLAN, Flooding(answer, image=inspected(PLAN)), heard, Options(data=data))
+        verify_image(image_name("img"), PLAN, Flooding(answer, image=inspected(PLAN)), heard, Options(data=data))
         assert len([note for note in heard.notes if note.startswith("user data")]) == notes
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import EnvkitError, UsageError
+from envkit.image.name import image_name
 from envkit.pipeline.running import Ready
 from envkit.run.runners import make
 from envkit.run.session import Mount, Session
@@ -16,7 +17,9 @@ from envkit.watch.child import _packed
 from envkit.watch.running import INJECTED, MODULE, with_probes
 
 DATA = Mount(source=Path("/datasets"), target="/data", read_only=True)
-SESSION = Session(image="train:1", argv=("python", "train.py"), mounts=(DATA,), env=(("A", "1"), ("PYTHONPATH", "/b")))
+SESSION = Session(
+    image=image_name("train:1"), argv=("python", "train.py"), mounts=(DATA,), env=(("A", "1"), ("PYTHONPATH", "/b"))
+)
 READY = Ready(runner=make("docker"), session=SESSION, lines=(), env={"PYTHONPATH": "/b", "A": "1"})
 
 

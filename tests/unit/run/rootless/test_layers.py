@@ -11,7 +11,7 @@ from envkit.assemble.stage import Receiver
 from envkit.ground.errors import IntegrityError
 from envkit.image import blobs, deflate
 from envkit.image.layout import read_layout
-from envkit.image.reference import parse_file
+from envkit.image.name import InLayout
 from envkit.image.spec import LayerDigest, layer
 from envkit.run.rootless.layers import LayerCache, _locked, _unpack
 from tests.support.file_images import entry, packed, write_layout
@@ -19,9 +19,7 @@ from tests.support.file_images import entry, packed, write_layout
 
 def test_a_layer_that_another_run_unpacked_and_still_uses_is_not_waited_for(tmp_path: Path) -> None:
     write_layout(tmp_path / "layout", [packed([(entry("srv/a"), b"a")])])
-    reference = parse_file(f"oci:{tmp_path / 'layout'}")
-    assert reference is not None
-    (layer,) = read_layout(reference).layers
+    (layer,) = read_layout(InLayout(path=tmp_path / "layout")).layers
     folder = tmp_path / "cache" / "layers"
     folder.mkdir(parents=True)
     name = layer.diff_id.removeprefix("sha256:")
@@ -42,9 +40,7 @@ def test_a_layer_that_another_run_unpacked_and_still_uses_is_not_waited_for(tmp_
 
 def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
     write_layout(tmp_path / "layout", [packed([(entry("../outside"), b"a")])])
-    reference = parse_file(f"oci:{tmp_path / 'layout'}")
-    assert reference is not None
-    (layer,) = read_layout(reference).layers
+    (layer,) = read_layout(InLayout(path=tmp_path / "layout")).layers
     with pytest.raises(
         IntegrityError, match=rf"^layer {layer.diff_id}: a layer has an entry outside of its root"
     ) as caught:
@@ -54,9 +50,7 @@ def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
 
 def test_what_a_layer_inflates_to_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_layout(tmp_path / "layout", [packed([(entry("srv/zeros"), bytes(8 << 20))])])
-    reference = parse_file(f"oci:{tmp_path / 'layout'}")
-    assert reference is not None
-    (layer,) = read_layout(reference).layers
+    (layer,) = read_layout(InLayout(path=tmp_path / "layout")).layers
     monkeypatch.setattr(blobs, "most_inflated", lambda size: 100 * size)  # without the first GiB, which is free
     with pytest.raises(IntegrityError, match=r"^a layer inflates to more than \d+ bytes, which is too much"):
         LayerCache(tmp_path / "cache").take(layer, threading.Event())

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import EnvironmentProblem
+from envkit.image.name import image_name
 from envkit.run.proot import ProotRunner
 from envkit.run.rootless import owners, proot
 from envkit.run.rootless.cell import Inside
@@ -89,7 +90,7 @@ def test_data_of_a_session_are_read_only_or_said_not_to_be(
     mounts += [
         Mount(source=tmp_path / name, target=f"/{name}", read_only=True) for name in ("work/data", "data", "tmp/data")
     ]
-    session = Session(image="a", argv=("true",), mounts=tuple(mounts), known=True)
+    session = Session(image=image_name("a"), argv=("true",), mounts=tuple(mounts), known=True)
     found = {one.target for one in ProotRunner().unprotected(session)}
     # Below a folder that is mounted for writing, it can be written there.
     assert found == {"/work/data", "/tmp/data"} | (set() if landlock == 3 else {"/data"})
@@ -111,7 +112,7 @@ def test_what_a_session_lacks_is_said_only_where_it_is_true(
     monkeypatch.setattr(proot, "landlock_version", lambda: landlock)
     monkeypatch.setattr(ProotRunner, "_base", lambda _: tmp_path)
     monkeypatch.setattr(proot, "_OWN_FILES", "/nowhere")
-    said = ProotRunner().shortfalls(Session(image="a", argv=("true",), known=known, shm_mb=1 << 40))
+    said = ProotRunner().shortfalls(Session(image=image_name("a"), argv=("true",), known=known, shm_mb=1 << 40))
     assert said[0] == "weak isolation: network and processes of this machine"
     assert ("its root is a copy that it can change" in said) is copies
     assert ("files of another user, because the image was not built here" in said) is (not known)

@@ -9,6 +9,7 @@ import pytest
 
 from envkit.ground.errors import EngineError, IntegrityError, UsageError, VerificationError
 from envkit.ground.progress import Silent
+from envkit.image.name import image_name
 from envkit.verify.compare.launches import LAUNCH, Subject, gather
 from envkit.verify.compare.result import compared, takes_turns
 from envkit.verify.compare.sides import Side, disagreements, hold_together, read_side
@@ -146,7 +147,7 @@ class Images:
             return printed(tree, spec["nonce"])
 
         runner = Noting(answer, image=inspected(MADE), exit_code=self.exit_code)
-        return Subject(name=name, image=name, runner=runner, options=Options(launch=LAUNCH), plan=MADE)
+        return Subject(name=name, image=image_name(name), runner=runner, options=Options(launch=LAUNCH), plan=MADE)
 
 
 def gathered(images: Images, *, seed: int = 0, launches: int | None = None, **changed: Any) -> Any:
@@ -194,14 +195,14 @@ def test_an_image_that_crashes_cannot_be_compared() -> None:
 
 def test_an_image_in_which_nothing_is_timed_cannot_be_compared() -> None:
     runner = Replay(lambda spec: printed(document(nonce=spec["nonce"]), spec["nonce"]), image=inspected(MADE))
-    subject = Subject(name="a", image="a", runner=runner, options=Options(launch=LAUNCH))
+    subject = Subject(name="a", image=image_name("a"), runner=runner, options=Options(launch=LAUNCH))
     with pytest.raises(VerificationError, match="no check that ran is timed"):
         gather([subject], Silent(), launches=5, seed=0, least=5)
 
 
 def test_an_engine_that_fails_is_told_as_such() -> None:
     runner = Replay(EngineError("the container could not be made"), image=inspected(MADE))
-    subject = Subject(name="oci:a", image="0123456789ab", runner=runner, options=Options(launch=LAUNCH))
+    subject = Subject(name="oci:a", image=image_name("0123456789ab"), runner=runner, options=Options(launch=LAUNCH))
     with pytest.raises(EngineError, match="oci:a cannot be compared: the container could not be made") as caught:
         gather([subject], Silent(), launches=5, seed=0, least=5)
     assert caught.value.hint == "envkit verify oci:a"  # podman has the image by its id only while this runs
