@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from envkit import __version__
 from envkit.assemble import sif
 from envkit.assemble.assemble import Site, assemble
-from envkit.assemble.outputs import Output, check_output, deliver, parse_output, repositories
+from envkit.assemble.outputs import check_output, deliver, repositories
 from envkit.engines import host_environment, journal, locked_base
 from envkit.engines.builder import check_base, check_tags
 from envkit.engines.debian_root import layer_key
@@ -27,6 +27,7 @@ from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.platforms import of_machine
 from envkit.ground.state import own_layout
 from envkit.image import spec
+from envkit.image.name import InLayout, InRegistry, InSif, OutputName, output_name
 from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
@@ -108,7 +109,7 @@ class EmbeddedBuilder:
         began = time.monotonic()
         check_tags(options.tags)
         check_output(options)
-        output = parse_output(options.output) if options.output else self._state_output(plan, options.tags)
+        output = output_name(options.output) if options.output else self._kept(plan, options.tags)
         if lock is None:
             raise LockError("there is no lock; the embedded engine needs one", hint="envkit lock")
         require_fit(lock, plan)
@@ -155,11 +156,10 @@ class EmbeddedBuilder:
                 pushed = pusher.finish(made.image, reporter)
                 reporter.note(f"pushed {pushed.reference}")
             # What was pushed or converted is also kept here, so that it can be verified.
-            kept = self._state_output(plan, options.tags) if pusher or output.kind == "sif" else output
+            kept = self._kept(plan, options.tags) if isinstance(output, InRegistry | InSif) else output
             location = deliver(made.image, kept, options.tags, reporter, place=made.place)
-            if output.kind == "sif":
-                assert output.path is not None
-                assert kept.path is not None
+            if isinstance(output, InSif):
+                assert isinstance(kept, InLayout)
                 limit_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
                 sif.write(kept.path, output.path, log, reporter, limit_s=limit_s)
                 reporter.note(f"wrote {output.path}")
@@ -187,13 +187,13 @@ class EmbeddedBuilder:
             self._mirrors = options.mirrors, host_environment.certificates(options.mirrors, os.environ, reporter)[0]
         return self._mirrors[1]
 
-    def _state_output(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
+    def _kept(self, plan: BuildPlan, tags: tuple[str, ...]) -> InLayout:
         """Return the image's layout in the state folder; the next image of the same name replaces it."""
-        return Output(kind="oci", path=own_layout(self._state, tags[0] if tags else plan.name))
+        return InLayout(path=own_layout(self._state, tags[0] if tags else plan.name))
 
 
 def _pusher(
-    output: Output,
+    output: OutputName,
     plan: BuildPlan,
     lock: Lock,
     options: BuildOptions,
@@ -203,22 +203,23 @@ def _pusher(
     reporter: Reporter,
 ) -> AbstractContextManager[Pusher | None]:
     """Check that a registry accepts the image, and return its pusher; None for outputs that are not registries."""
-    if output.reference is None:
+    if not isinstance(output, InRegistry):
         return nullcontext()
-    registry = Registry.of(output.reference, transport)
-    reporter.step(f"check {output.reference}")
+    reference = output.reference
+    registry = Registry.of(reference, transport)
+    reporter.step(f"check {reference}")
     # These labels are known before the image is made; an image with other values is a different one.
     known = {"version": __version__, "plan": plan.digest, "lock": digest_of(lock)}
     labels = {f"{LABEL_PREFIX}.{name}": value for name, value in known.items()}
-    free = check_target(output.reference, labels, registry, replace_tag=options.replace_tag)
-    sources, target = repositories(output.reference, options.mount_from), output.reference.place
+    free = check_target(reference, labels, registry, replace_tag=options.replace_tag)
+    sources, target = repositories(reference, options.mount_from), reference.place
 
     def turn(digest: str, check: Callable[[], None]) -> AbstractContextManager[None]:
         """Let parallel builds send a layer that they share only once."""
         return flights.all([f"push {digest} to {target}"], check)
 
     # If the tag is taken, nothing is sent before `finish` has compared the digests: the push may be refused.
-    return Pusher(output.reference, registry, sources=sources, replace_tag=options.replace_tag, ahead=free, turn=turn)
+    return Pusher(reference, registry, sources=sources, replace_tag=options.replace_tag, ahead=free, turn=turn)
 
 
 def _offer(pusher: Pusher, cached: Cached) -> None:

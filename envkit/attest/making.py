@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest import dsse, sbom
@@ -19,6 +19,7 @@ from envkit.attest.verification import require_record_of
 from envkit.facts.load import load
 from envkit.ground.errors import EngineError, IntegrityError, LockError, UsageError
 from envkit.image import packages as reading
+from envkit.image.name import InRegistry
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, load_lock
 from envkit.plan.store import load_plan, plan_from_json
@@ -100,11 +101,11 @@ def attest(
     for name, record in sources.records:
         require_record_of(record, subject, name)
         require_consistent(record, name)
-    where = f"registry:{subject.reference.place}@{subject.digest}"
-    opened = Access(ca_bundle=ca_bundle, reporter=reporter).open(where)
+    image = InRegistry(reference=replace(subject.reference, tag=None))
+    opened = Access(ca_bundle=ca_bundle, reporter=reporter).open(image)
     # The image was opened a second time. Its documents have to be those that the statements will be about.
     if opened is None or opened.id != subject.id:
-        raise EngineError(f"{where} cannot be read", hint="check the image's name")
+        raise EngineError(f"{image} cannot be read", hint="check the image's name")
     contents = reading.look(opened, reporter)
     plan = _plan(subject, sources, contents)
     lock = _lock(subject, sources, contents)

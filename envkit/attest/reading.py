@@ -23,7 +23,7 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.platforms import platform
 from envkit.image import rpm
 from envkit.image.document import exposed_ports
-from envkit.image.name import REGISTRY, ImageName, InEngine
+from envkit.image.name import ImageName, InEngine, InRegistry
 from envkit.image.opening import Opened
 from envkit.image.packages import LOCK, PLAN, STATUS
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
@@ -65,9 +65,8 @@ def read_content(name: ImageName, access: Access) -> Content:
         EnvironmentProblem: no engine or registry answers.
         UsageError: the name matches no image, or several.
     """
-    match name:
-        case InEngine(name=path) if Path(path).exists():
-            return _of_file(Path(path))
+    if isinstance(name, InEngine) and Path(name.name).exists():
+        return _of_file(Path(name.name))
     opened = access.open(name)
     return _of_engine(name, access) if opened is None else _of_layers(name.typed, opened, access)
 
@@ -119,7 +118,7 @@ def _of_file(path: Path) -> Content:
 def _of_layers(text: str, opened: Opened, access: Access) -> Content:
     content = Content(
         name=text,
-        kind=opened.kind,
+        kind=opened.name.kind,
         id=opened.id,
         digest=opened.digest,
         architecture=str(opened.config.get("architecture") or "") or None,
@@ -133,7 +132,7 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
     )
     by_envkit = PLAN_LABEL in content.labels or LOCK_LABEL in content.labels
     # An image of another builder has no lock, so no layer is worth a download: -1.
-    at_most = None if opened.kind != REGISTRY or access.layers else _OWN_LAYER if by_envkit else -1
+    at_most = None if not isinstance(opened.name, InRegistry) or access.layers else _OWN_LAYER if by_envkit else -1
     notes: list[str] = []
     locks: list[Lock] = []
 

@@ -78,11 +78,13 @@ class AttestFlags:
         Raises:
             UsageError: the image, the records or the key are missing or invalid.
         """
-        from envkit.image.name import InRegistry, published_name
+        from envkit.image.name import InEngine, InRegistry, parse_reference, published_name
 
         if self.image is None:
             raise UsageError("missing IMAGE", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")
         name = published_name(self.image)
+        if isinstance(name, InEngine):
+            parse_reference(name.name)  # what is not valid in any registry is refused as that
         if not isinstance(name, InRegistry):
             raise UsageError(
                 f"{self.image!r:.200} is not in a registry, and attestations are stored in the registry of the image",

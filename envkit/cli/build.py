@@ -230,10 +230,13 @@ def _show_times(timer: StepTimer) -> None:
 
 def _closing(built: BuiltImage, timer: StepTimer) -> list[tuple[str, str]]:
     """Return labels and texts on what to do with an image, and on the time that it took."""
+    from envkit.image.name import InLayout
+    from envkit.pipeline.verification import name_and_engine
+
     rows = []
     if built.pushed is None:
         rows.append(("run it", "envkit run -- COMMAND"))
-    if built.pushed is None and built.place is not None and built.place.startswith("oci:"):
+    if built.pushed is None and isinstance(name_and_engine(built)[0], InLayout):
         # Building it again with another --output is fast, because all of its layers are cached.
         rows.append(
             ("send it", "the same command with --output docker-daemon, registry:HOST/NAME:TAG or docker-archive:FILE")

@@ -146,11 +146,10 @@ def _look(
     from envkit.attest.reading import read_content
     from envkit.image.name import InEngine, InRegistry
 
-    match name:
-        case InRegistry(reference=reference):
-            return in_registry(reference, keys, identities, reporter)
-        case InEngine():
-            _check_prefix(name.name)
+    if isinstance(name, InRegistry):
+        return in_registry(name.reference, keys, identities, reporter)
+    if isinstance(name, InEngine):
+        _check_prefix(name.name)
     content = read_content(name, _access(flags, reporter))
     sizes = [layer.size for layer in content.layers or ()]
     return InspectedImage(

@@ -101,7 +101,8 @@ def images(context: click.Context, parameter: click.Parameter, typed: str) -> li
     from click.shell_completion import CompletionItem
 
     descriptions = dict(_built())
-    for name, about in _layouts(typed.removeprefix("oci:")):
+    _, colon, path = typed.partition(":")  # only names of layouts are offered below, so this is what follows `oci:`
+    for name, about in _layouts(path if colon else typed):
         descriptions.setdefault(name, about)
     return [CompletionItem(name, help=about) for name, about in descriptions.items() if name.startswith(typed)]
 
@@ -113,8 +114,17 @@ def images_or_files(context: click.Context, parameter: click.Parameter, typed: s
 
 def pushed(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Offer images in registries that were built or verified here."""
-    items = images(context, parameter, typed)
-    return [item for item in items if "/" in item.value and not item.value.startswith(("oci:", "docker-archive:"))]
+    return [item for item in images(context, parameter, typed) if "/" in item.value and not _is_file(item.value)]
+
+
+def _is_file(name: str) -> bool:
+    from envkit.ground.errors import UsageError
+    from envkit.image.name import InArchive, InLayout, image_name
+
+    try:
+        return isinstance(image_name(name), InLayout | InArchive)
+    except UsageError:
+        return False
 
 
 def _built() -> Iterable[tuple[str, str]]:

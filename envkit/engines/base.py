@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 import time
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING
 from envkit.engines import bootstrap
 from envkit.engines.bootstrap import RootOptions
 from envkit.engines.journal import Journal
-from envkit.engines.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
+from envkit.engines.model import BaseImage, BuildOptions, Engine, LocalImage
 from envkit.ground.errors import EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import cache_dir
-from envkit.image.name import registry_of
+from envkit.image.name import pinned_digest, registry_of, split_tag
 from envkit.lock import apt
 from envkit.lock.base import PREFIX, SUITES, suite_of
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 REPOSITORY = "localhost/envkit-base"  # with a registry, so that no engine looks for it on Docker Hub
 _HUB = "docker.io/"
-_PINNED = re.compile(r".+@sha256:[0-9a-f]{64}")
 _ENV = {"PATH": bootstrap.PATH}
 
 
@@ -113,8 +111,8 @@ class Bases:
         return self._registered(name, name)
 
     def _registered(self, reference: str, name: str) -> BaseImage:
-        if _PINNED.fullmatch(reference):
-            return BaseImage(reference=reference, digest=reference.rpartition("@")[2], origin="registry", name=name)
+        if (pinned := pinned_digest(reference)) is not None:
+            return BaseImage(reference=reference, digest=pinned, origin="registry", name=name)
         self._reporter.step(f"look up {reference}")
         digest = self._engine.digest(reference)
         return BaseImage(reference=f"{reference}@{digest}", digest=digest, origin="registry", name=name)
@@ -188,5 +186,5 @@ def local_base(reference: str, name: str, image: LocalImage) -> BaseImage:
     # Some engines shorten Docker Hub's names, others do not.
     short = repository.removeprefix(f"{_HUB}library/").removeprefix(_HUB)
     digest = digests.get(repository) or digests.get(short)
-    pinned = f"{repository}:{tag}@{digest}" if digest and "@" not in reference else reference
+    pinned = f"{repository}:{tag or 'latest'}@{digest}" if digest and "@" not in reference else reference
     return BaseImage(reference=pinned, digest=digest, origin="local", name=name)

@@ -16,10 +16,11 @@ import urllib3.exceptions
 from envkit.engines import classic, journal
 from envkit.engines.address import PATIENCE_S, docker_address, greet, refusal
 from envkit.engines.failures import EngineInfo, engine_lost, translate
-from envkit.engines.model import Job, LocalImage, Probe, split_tag
+from envkit.engines.model import Job, LocalImage, Probe
 from envkit.engines.stream import Stream
 from envkit.ground import identity
 from envkit.ground.errors import RAISE_TIMEOUT, EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
+from envkit.image.name import split_tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -139,7 +140,7 @@ class DockerEngine:
     def import_base(self, tar: Path, reference: str, env: Mapping[str, str]) -> LocalImage:
         """Import a root file system; see `Engine`."""
         doing = f"importing {reference}"
-        repository, _, tag = reference.rpartition(":")
+        repository, tag = split_tag(reference)
         changes = [f"ENV {key}={value}" for key, value in env.items()] + ['CMD ["bash"]']
         try:
             with _connect(self.address, patience_s=_IMPORT_PATIENCE_S) as client:
@@ -178,7 +179,7 @@ class DockerEngine:
         repository, tag = split_tag(reference)
         try:
             with _connect(self.address) as client:
-                client.tag(image, repository, tag, force=True)
+                client.tag(image, repository, tag or "latest", force=True)
         except docker.errors.APIError as error:
             raise translate(error.explanation or str(error), f"tagging {reference}", self.info()) from error
         except FOREIGN as error:

@@ -183,11 +183,3 @@ class Builder(Protocol):
             EnvironmentProblem: the engine was lost, a disk is full, or a permission is missing.
             TimeLimitError: `options.timeout_s` was reached; nothing is left behind.
         """
-
-
-def split_tag(reference: str) -> tuple[str, str]:
-    """Return the repository and tag of a name; the tag defaults to `latest`."""
-    repository, sign, tag = reference.rpartition(":")
-    if not sign or "/" in tag:
-        return reference, "latest"
-    return repository, tag

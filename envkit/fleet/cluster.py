@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EnvironmentProblem, UsageError
+from envkit.image.name import InRegistry, output_name
 
 if TYPE_CHECKING:
     from envkit.fleet.model import BuildTask
@@ -60,7 +61,7 @@ def check_output(output: str | None) -> None:
     Raises:
         UsageError: `--output` is left out, or names a file or an engine.
     """
-    if output is not None and output.startswith("registry:"):
+    if output is not None and isinstance(output_name(output), InRegistry):
         return
     target = f"--output {output} is" if output else "the default output is a folder"
     raise UsageError(

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.assemble.outputs import parse_output
 from envkit.engines.builder import EngineBuilder
 from envkit.engines.host_environment import ca_file
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import own_layout
 from envkit.image.layout import read_layout
-from envkit.image.name import InLayout
+from envkit.image.name import InLayout, output_name, split_tag
 from envkit.lock.store import digest_of
+from envkit.pipeline.pushing import output_reference
 from envkit.registry.documents import Documents
 from envkit.registry.registry import Registry
 from envkit.registry.tagging import move_tag
@@ -53,13 +53,13 @@ def find(
     if lock is None:
         return None
     required = {f"{LABEL_PREFIX}.plan": plan.digest, f"{LABEL_PREFIX}.lock": digest_of(lock)} | dict(options.labels)
-    output = parse_output(options.output) if options.output else None
-    if output is not None and output.reference is not None:
-        return _in_registry(replace(output.reference, tag=own_tag), required, options)
+    reference = output_reference(options)
+    if reference is not None:
+        return _in_registry(replace(reference, tag=own_tag), required, options)
     if isinstance(builder, EngineBuilder):
         return _in_engine(builder, required, options, own_tag)
-    folder = _layout(options, state)
-    return _in_layout(folder, output.name if output else None, required) if folder is not None else None
+    layout = _layout(options, state)
+    return _in_layout(layout, required) if layout is not None else None
 
 
 class PendingImage:
@@ -81,8 +81,8 @@ class PendingImage:
         engine = builder.engine if isinstance(builder, EngineBuilder) else None
         self._engine = engine if verify else None
         self._options, self._own_tag = options, own_tag
-        folder = _layout(options, state) if verify and engine is None else None
-        self._mark = None if folder is None else folder.with_name(f"{folder.name}.unproved")
+        layout = _layout(options, state) if verify and engine is None else None
+        self._mark = None if layout is None else layout.path.with_name(f"{layout.path.name}.unproved")
 
     @property
     def is_marked(self) -> bool:
@@ -122,14 +122,14 @@ def set_output_tag(existing: ExistingImage, options: BuildOptions, own_tag: str)
     Raises:
         EngineError: the tag names another image, or the registry refuses.
     """
-    output = parse_output(options.output) if options.output else None
-    if output is None or output.reference is None or output.reference.tag == own_tag:
+    reference = output_reference(options)
+    if reference is None or reference.tag == own_tag:
         return
     assert existing.digest is not None
-    with _registry(output.reference, options) as registry:
-        manifest = registry.manifest(output.reference)
+    with _registry(reference, options) as registry:
+        manifest = registry.manifest(reference)
         if manifest is None or manifest.digest != existing.digest:
-            move_tag(output.reference, existing.digest, registry, replace_tag=options.replace_tag)
+            move_tag(reference, existing.digest, registry, replace_tag=options.replace_tag)
 
 
 def tag(digest: str, options: BuildOptions, own_tag: str) -> None:
@@ -141,7 +141,7 @@ def tag(digest: str, options: BuildOptions, own_tag: str) -> None:
         EngineError: a tag names another image, or the registry refuses.
         IntegrityError: the image is not in the registry.
     """
-    reference = parse_output(options.output or "").reference
+    reference = output_reference(options)
     assert reference is not None
     with _registry(reference, options) as registry:
         for tag_name in dict.fromkeys((reference.tag, own_tag)):
@@ -153,18 +153,16 @@ def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*tags, *(_hashed(image_name, own_tag) for image_name in tags[:1]))))
 
 
-def _layout(options: BuildOptions, state: Path) -> Path | None:
+def _layout(options: BuildOptions, state: Path) -> InLayout | None:
     """Return the layout that the embedded engine writes on this machine; None for other outputs."""
-    output = parse_output(options.output) if options.output else None
-    if output is None:
-        return own_layout(state, options.tags[0] if options.tags else "image")
-    return output.path if output.kind == "oci" else None
+    if not options.output:
+        return InLayout(path=own_layout(state, options.tags[0] if options.tags else "image"))
+    name = output_name(options.output)
+    return name if isinstance(name, InLayout) else None
 
 
 def _hashed(tag: str, own_tag: str) -> str:
-    # In HOST:PORT/NAME:TAG, only a colon after the last slash begins a tag.
-    repository, _, last = tag.rpartition("/")
-    return f"{repository}/{last.partition(':')[0]}:{own_tag}" if repository else f"{last.partition(':')[0]}:{own_tag}"
+    return f"{split_tag(tag)[0]}:{own_tag}"
 
 
 def _in_engine(
@@ -180,14 +178,14 @@ def _in_engine(
     return ExistingImage(digest=None, place=image.id)
 
 
-def _in_layout(folder: Path, ref_name: str | None, required: Mapping[str, str]) -> ExistingImage | None:
+def _in_layout(layout: InLayout, required: Mapping[str, str]) -> ExistingImage | None:
     try:
-        image = read_layout(InLayout(path=folder, tag=ref_name))
+        image = read_layout(layout)
     # A layout that is missing, lacks a layer or is damaged is built again.
     except (EngineError, UsageError, IntegrityError):
         return None
     return (
-        ExistingImage(digest=image.digest, place=f"oci:{folder}")
+        ExistingImage(digest=image.digest, place=f"{layout.kind}:{layout.path}")
         if _has_labels(_labels(image.config), required)
         else None
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from envkit.assemble.outputs import parse_output
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import BuildTask
 from envkit.ground.errors import UsageError
+from envkit.image.name import DAEMON, InArchive, InEngine, InLayout, InRegistry, InSif, output_name, split_tag
 from envkit.plan.names import repository
 
 if TYPE_CHECKING:
@@ -73,23 +73,29 @@ def output_of(output: str | None, name: str) -> str | None:
     """
     if output is None:
         return None
-    parsed = parse_output(output)
-    kind, _, rest = output.partition(":")
-    if parsed.reference is not None:
-        if ":" in rest.rpartition("/")[2]:
+    parsed = output_name(output)
+    match parsed:
+        case InRegistry(reference=reference, name=typed) if split_tag(typed)[1] is not None:
             raise UsageError(
                 f"--output {output!r:.200} names a tag, but each image needs its own",
-                hint=f"--output registry:{parsed.reference.place}",
+                hint=f"--output registry:{reference.place}",
             )
-        return f"registry:{parsed.reference.place}:{name}"
-    if parsed.name is not None:
-        raise UsageError(
-            f"--output {output!r:.200} names one image, but each image needs its own",
-            hint=f"--output {kind}:PATH",
-        )
-    if parsed.path is None:
-        return output
-    return f"{kind}:{parsed.path}/{name}" + {"docker-archive": ".tar", "sif": ".sif"}.get(kind, "")
+        case InRegistry(reference=reference):
+            return f"registry:{reference.place}:{name}"
+        case InLayout(tag=str(text)) | InArchive(tag=str(text)) | InEngine(name=text) if text:
+            kind = DAEMON if isinstance(parsed, InEngine) else parsed.kind
+            raise UsageError(
+                f"--output {output!r:.200} names one image, but each image needs its own",
+                hint=f"--output {kind}:PATH",
+            )
+        case InLayout(path=path):
+            return f"{parsed.kind}:{path}/{name}"
+        case InArchive(path=path):
+            return f"{parsed.kind}:{path}/{name}.tar"
+        case InSif(path=path):
+            return f"{parsed.kind}:{path}/{name}.sif"
+        case InEngine():
+            return output
 
 
 def in_order(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> list[tuple[Cell, BuildTask]]:

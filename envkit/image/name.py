@@ -3,6 +3,7 @@
     registry:HOST/NAME[:TAG][@DIGEST]   an image of a registry
     oci:DIR[:TAG]   oci:DIR@DIGEST      an image of an OCI layout
     docker-archive:FILE[:TAG]           an image of an archive of `docker save`
+    docker-daemon[:NAME[:TAG]] sif:FILE for an image that is to be made: loaded into Docker, or a SIF file
 
 Any other text is a name or an ID in an engine; `HOST/NAME` is one, too, as for `docker run`. The commands that read
 what was published (`attest`, `inspect`, `diff`) look for `HOST/NAME` in its registry instead. Names in registries have
@@ -19,7 +20,7 @@ from typing import ClassVar
 from envkit.ground.addresses import is_loopback, refusal_of_image
 from envkit.ground.errors import UsageError
 
-LAYOUT, ARCHIVE, REGISTRY = "oci", "docker-archive", "registry"
+LAYOUT, ARCHIVE, SIF, REGISTRY, DAEMON = "oci", "docker-archive", "sif", "registry", "docker-daemon"
 PREFIX = f"{REGISTRY}:"
 HUB = "docker.io"
 # Docker Hub's API is at another host than its image names.
@@ -34,6 +35,10 @@ _HOST = re.compile(
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_OUTPUTS = "--output oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or registry:HOST/NAME:TAG"
+# Names that other tools use for these outputs.
+_FOREIGN = {"docker": REGISTRY, "oci-layout": LAYOUT, "docker-tar": ARCHIVE, "daemon": DAEMON,
+            "apptainer": SIF, "singularity": SIF}  # fmt: skip
 _MAX_NAME = 255  # characters, the limit of registries
 _MAX_PORT = 65535
 
@@ -100,6 +105,7 @@ class InEngine:
 class InRegistry:
     """An image in a registry."""
 
+    kind: ClassVar[str] = REGISTRY
     reference: Reference
     typed: str = field(default="", compare=False)  # with or without the prefix
 
@@ -151,6 +157,13 @@ class InArchive(_InFile):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InSif(_InFile):
+    """A SIF file, which envkit makes for Apptainer and does not read."""
+
+    kind: ClassVar[str] = SIF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OnHost:
     """A Python on this machine, which the host runner takes for an image."""
 
@@ -161,6 +174,9 @@ class OnHost:
 
 
 ImageName = InEngine | InRegistry | InLayout | InArchive | OnHost
+"""An image that exists."""
+OutputName = InEngine | InRegistry | InLayout | InArchive | InSif
+"""An image that is to be made; in an engine, an empty name means none in addition to the tags."""
 
 
 def image_name(text: str) -> ImageName:
@@ -195,6 +211,85 @@ def published_name(text: str, *, or_file: bool = False) -> ImageName:
     if not isinstance(name, InEngine) or (or_file and Path(text).exists()):
         return name
     return name.published() or name
+
+
+def output_name(text: str) -> OutputName:
+    """Parse the name of an image that is to be made, the value of `--output`: nothing has to exist at its path.
+
+    Raises:
+        UsageError: the value is invalid.
+    """
+    kind, colon, rest = text.partition(":")
+    if kind in _FOREIGN:
+        own = _FOREIGN[kind]
+        raise UsageError(
+            f"--output {text!r:.200}: unknown kind {kind!r}", hint=f"--output {own}{colon}{rest.removeprefix('//')}"
+        )
+    match kind:
+        case "oci" if rest:
+            return _new_layout(text, rest)
+        case "docker-archive" if rest:
+            return _new_archive(text, rest)
+        case "sif" if rest:
+            return InSif(path=_new_file(text, kind, rest, "image.sif"), typed=text)
+        case "docker-daemon" if rest or not colon:
+            return InEngine(name=_new_tag(text, rest) if rest else "")
+        case "registry" if rest:
+            return _new_in_registry(text, rest.removeprefix("//"))
+    if kind in (LAYOUT, ARCHIVE, SIF, DAEMON, REGISTRY):
+        raise UsageError(f"--output {text!r:.200}: a value is missing after the colon", hint=_OUTPUTS)
+    raise UsageError(f"--output {text!r:.200}: unknown kind of output", hint=_OUTPUTS)
+
+
+def _new_layout(text: str, rest: str) -> InLayout:
+    folder, colon, tag = rest.rpartition(":")
+    # A slash after the colon: it is part of a folder's name, and there is no tag.
+    if not colon or "/" in tag:
+        folder, tag = rest, ""
+    elif not folder or not _TAG.fullmatch(tag):
+        raise UsageError(f"--output {text!r:.200}: {tag!r:.140} is not a tag", hint="--output oci:DIR:TAG")
+    return InLayout(path=_new_path(text, folder), tag=tag or None, typed=text)
+
+
+def _new_archive(text: str, rest: str) -> InArchive:
+    # The first colon: the name can contain more of them (HOST:PORT/NAME:TAG).
+    file, _, name = rest.partition(":")
+    path = _new_file(text, ARCHIVE, file, "image.tar")
+    return InArchive(path=path, tag=_new_tag(text, name) if name else None, typed=text)
+
+
+def _new_file(text: str, kind: str, typed: str, example: str) -> Path:
+    path = _new_path(text, typed)
+    if path.is_dir():
+        raise UsageError(f"--output {text!r:.200}: {typed} is a folder", hint=f"--output {kind}:{typed}/{example}")
+    return path
+
+
+def _new_in_registry(text: str, name: str) -> InRegistry:
+    reference = parse_reference(name, what=f"--output {text!r:.200}")
+    if registry_of(name) is None:
+        raise UsageError(
+            f"--output {text!r:.200} has no registry", hint="--output registry:registry.example.com/team/train:1.0"
+        )
+    if reference.digest:
+        raise UsageError(
+            f"--output {text!r:.200} has a digest; use a tag, because the digest follows from the image",
+            hint=f"--output registry:{reference.registry}/{reference.repository}:TAG",
+        )
+    return InRegistry(reference=reference, typed=text)
+
+
+def _new_tag(text: str, name: str) -> str:
+    reference = parse_reference(name, what=f"--output {text!r:.200}")
+    if reference.digest:
+        raise UsageError(f"--output {text!r:.200} has a digest", hint="use NAME:TAG")
+    return name if name.endswith(f":{reference.tag}") else f"{name}:{reference.tag}"
+
+
+def _new_path(text: str, typed: str) -> Path:
+    if not typed or "\0" in typed:
+        raise UsageError(f"--output {text!r:.200} has no valid path", hint=_OUTPUTS)
+    return Path(typed)
 
 
 def with_prefix(name: ImageName) -> str | None:
@@ -277,6 +372,19 @@ def registry_of(name: str) -> str | None:
     """Return the registry that a name starts with, by Docker's rule; None if it names none, which means Docker Hub."""
     first, slash, _ = name.partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else None
+
+
+def split_tag(name: str) -> tuple[str, str | None]:
+    """Return a name without a digest as its repository and its tag; the tag is None if the name has none."""
+    repository, colon, tag = name.rpartition(":")
+    # In HOST:PORT/NAME, the colon starts a port.
+    return (repository, tag) if colon and "/" not in tag else (name, None)
+
+
+def pinned_digest(name: str) -> str | None:
+    """Return the digest that a name ends with; None if there is none."""
+    rest, _, digest = name.rpartition("@")
+    return digest if rest and is_digest(digest) else None
 
 
 def api(registry: str, *, tls: bool) -> str:

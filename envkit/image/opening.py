@@ -17,7 +17,7 @@ from envkit.image.archive import read_archive
 from envkit.image.blobs import tar_bytes
 from envkit.image.document import exposed_ports
 from envkit.image.layout import read_layout
-from envkit.image.name import ARCHIVE, REGISTRY, ImageName, InArchive, InLayout, InRegistry, Reference
+from envkit.image.name import ImageName, InArchive, InLayout, InRegistry, Reference
 from envkit.image.tarstream import Source
 
 
@@ -36,10 +36,15 @@ class Registries(Protocol):
 class Opened:
     """An image whose configuration was read and whose layers can be read."""
 
-    def __init__(self, image: spec.Image, kind: str, registries: Registries | None, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        image: spec.Image,
+        name: InLayout | InArchive | InRegistry,
+        registries: Registries | None,
+        reporter: Reporter,
+    ) -> None:
         self._registries, self._reporter = registries, reporter
-        self.image = image
-        self.kind = kind  # 'oci' | 'docker-archive' | 'registry'
+        self.image, self.name = image, name
         self.fetched = 0  # bytes of layers downloaded so far
         self.tar_sizes: dict[int, int] = {}  # bytes of the tars read so far, by the layer's index
 
@@ -56,7 +61,7 @@ class Opened:
     @property
     def digest(self) -> str | None:
         """The digest of the manifest; None if there is none."""
-        return self.image.digest if self.kind != ARCHIVE else None
+        return None if isinstance(self.name, InArchive) else self.image.digest
 
     @property
     def layers(self) -> tuple[spec.Layer, ...]:
@@ -102,7 +107,7 @@ def read_file(name: InLayout | InArchive) -> spec.Image:
 
 def open_file(name: InLayout | InArchive, reporter: Reporter) -> Opened:
     """Open the image of a layout or an archive; see `read_file`."""
-    return Opened(read_file(name), name.kind, None, reporter)
+    return Opened(read_file(name), name, None, reporter)
 
 
 def open_image(name: ImageName, registries: Registries, reporter: Reporter) -> Opened | None:
@@ -118,7 +123,7 @@ def open_image(name: ImageName, registries: Registries, reporter: Reporter) -> O
         case InLayout() | InArchive():
             return open_file(name, reporter)
         case InRegistry(reference=reference):
-            return Opened(registries.read(reference), REGISTRY, registries, reporter)
+            return Opened(registries.read(reference), name, registries, reporter)
         case _:
             return None
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.assemble.builders import EMBEDDED
-from envkit.assemble.outputs import parse_output, repositories
+from envkit.assemble.outputs import repositories
 from envkit.engines.host_environment import ca_file
 from envkit.ground.errors import EnvkitError, NotVerifiedError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir, run_folder
-from envkit.image.name import InEngine, parse_reference, registry_of
+from envkit.image.name import InEngine, InRegistry, output_name, parse_reference, registry_of
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.tagging import check_tag, check_target, move_tag
@@ -401,7 +401,8 @@ def unchanged(image: str | None, tag: str) -> str:
 
 def output_reference(options: BuildOptions) -> Reference | None:
     """Return the registry reference in `options.output`, if it has one."""
-    return parse_output(options.output).reference if options.output else None
+    name = output_name(options.output) if options.output else None
+    return name.reference if isinstance(name, InRegistry) else None
 
 
 # fleet

@@ -16,7 +16,7 @@ from envkit.ground.errors import UsageError
 from envkit.ground.settings import ca_file, load
 from envkit.ground.sizes import parse_size
 from envkit.ground.state import RECORDS, read_last
-from envkit.image.name import ImageName, InArchive, InEngine, InLayout, InRegistry, OnHost, image_name
+from envkit.image.name import ImageName, InArchive, InEngine, InLayout, InRegistry, OnHost, image_name, output_name
 from envkit.plan.store import load_plan
 from envkit.run import runners
 from envkit.verify.compare.launches import Subject
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from envkit.run.model import Runner
     from envkit.verify.record import Record
 
-_DAEMON = "docker-daemon"  # this --output loads the image into Docker, which then runs it
 _DEVICES = Path("/dev")
 _KEPT = 50  # records
 
@@ -214,7 +213,9 @@ def check_runner(settings: Settings, *, engine: str | None = None, output: str |
         UsageError: the runner is `host` or unknown.
     """
     how = settings.get("runner") or "auto"
-    if engine == EMBEDDED and how != "host" and (output or "").partition(":")[0] != _DAEMON:
+    # `--output docker-daemon` loads the image into Docker, which then runs it.
+    is_loaded = output is not None and isinstance(output_name(output), InEngine)
+    if engine == EMBEDDED and how != "host" and not is_loaded:
         runners.check_for_files(how, building=True)
     if how == "host":
         origin = settings.values["runner"].origin

@@ -7,12 +7,10 @@ import re
 from collections.abc import Iterator
 
 from envkit.plan import names
+from envkit.render import sources
 from envkit.render.dockerfile import Instruction
 from envkit.render.lint_model import Context, Hit, Rule, error, warning
 
-_DIGEST = re.compile(r"\S+@sha256:[0-9a-f]{64}")
-_LOCAL_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
-_REGISTRY = re.compile(r"(?:localhost|[^/\s]+[.:][^/\s]*)/\S+")
 # BuildKit looks for `syntax=` after # and after //, and in a JSON object at the beginning of the file.
 _DIRECTIVE = re.compile(r"(?i)(?:#|//)\s*(?:syntax|escape|check)\s*=")
 # A single |, not ||.
@@ -27,11 +25,11 @@ def images(context: Context) -> Iterator[Hit]:
     stages = _stages(context)
     used += [(item.line, image) for item in context.parsed.of("COPY", "RUN") for image in _sources(item)]
     for line, image in used:
-        if image.lower() in stages or image.isdigit() or _LOCAL_ID.fullmatch(image):
+        if image.lower() in stages or image.isdigit() or sources.LOCAL_ID.fullmatch(image):
             continue
-        if not _REGISTRY.fullmatch(image):
+        if not sources.WITH_REGISTRY.fullmatch(image):
             yield error(line, f"{image} does not name its registry")
-        if not _DIGEST.fullmatch(image):
+        if not sources.PINNED.fullmatch(image):
             yield warning(line, f"{image} has no digest; a build pins it")
 
 
@@ -58,7 +56,7 @@ def foreign(context: Context) -> Iterator[Hit]:
         for image in _sources(item):
             if image.lower() in stages or image.isdigit():
                 continue
-            if item.keyword == "RUN" or not (_DIGEST.fullmatch(image) or _LOCAL_ID.fullmatch(image)):
+            if item.keyword == "RUN" or not (sources.PINNED.fullmatch(image) or sources.LOCAL_ID.fullmatch(image)):
                 yield error(
                     item.line,
                     f"uses files of {image}, which is not a stage"

@@ -16,6 +16,10 @@ _REFERENCE = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}|[0-9a-f]{12,64}"
 )
+# What the lint asks of any FROM, of others' Dockerfiles as well.
+PINNED = re.compile(r"\S+@sha256:[0-9a-f]{64}")
+LOCAL_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
+WITH_REGISTRY = re.compile(r"(?:localhost|[^/\s]+[.:][^/\s]*)/\S+")
 DEFAULT_REGISTRY = "docker.io/"
 
 

@@ -18,6 +18,7 @@ from envkit.image.name import (
     InLayout,
     InRegistry,
     OnHost,
+    output_name,
     with_prefix,
 )
 
@@ -250,7 +251,7 @@ def unpacking(name: str, output: str | None) -> Receive | None:
         name: the runner that will verify the image, as for `choose`.
         output: the value of --output: Docker runs what is loaded into it.
     """
-    if name not in (AUTO, "bubblewrap", "proot") or (output or "").startswith("docker-daemon"):
+    if name not in (AUTO, "bubblewrap", "proot") or (output is not None and isinstance(output_name(output), InEngine)):
         return None
     if make("bubblewrap" if name == AUTO else name).probe() is not None:
         return None

@@ -11,7 +11,7 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir
 from envkit.image import archive, spec
 from envkit.image.layout import read_layout
-from envkit.image.name import InArchive, InEngine, InLayout, InRegistry
+from envkit.image.name import InArchive, InEngine, InLayout, InRegistry, OnHost
 from envkit.registry.documents import Documents
 from envkit.registry.download import fetch, from_registry
 from envkit.registry.registry import Registry
@@ -68,6 +68,11 @@ def find_source(
         case InArchive() as file:
             image = archive.read_archive(file)
             return _of_tars(name.typed, (image.id,), image.settings.get("Labels"), _Tars(folder, reporter, image))
+        case InEngine() | OnHost():
+            return _of_engine(name, folder, reporter, engine)
+
+
+def _of_engine(name: ImageName, folder: Path, reporter: Reporter, engine: str | None) -> Source:
     chosen = choose("auto", reporter, image=name, engine=engine)
     if not isinstance(chosen, Storage):
         raise UsageError(

@@ -26,6 +26,11 @@ _PROBES = {"is_file", "is_dir", "exists"}
 _ARCHIVES = {"tarfile", "gzip", "bz2", "lzma", "zipfile"}  # `tarfile.open(path, "r")` reads what was opened elsewhere
 _DECLARE = {"option", "flag", "argument", "group", "quiet_option", "verbose_option"}  # functions that declare a field
 _STORE_WRITERS = ("write_atomic", "write_new", "replacing")
+# What names of images begin with, and what all but an engine's bear as their kind.
+_NAME_PREFIX = re.compile(r"(oci|docker-archive|docker-daemon|sif|registry):")
+_NAME_KINDS = {"oci", "docker-archive", "docker-daemon", "sif"}
+_NAME_CONSTANTS = {"LAYOUT", "ARCHIVE", "SIF", "DAEMON", "REGISTRY", "PREFIX"}
+_TAKING_APART = {"startswith", "removeprefix", "partition", "rpartition", "split", "rsplit", "index", "find"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,14 @@ def whiteout_readers(found: list[Module]) -> set[str]:
 def architecture_tables(found: list[Module]) -> set[str]:
     """Return the modules that spell out what both processor architectures are called."""
     return {one.name for one in found if (texts := _texts(one.tree)) & _X86 and texts & _ARM}
+
+
+def name_parsers(found: list[Module]) -> set[str]:
+    """Return the modules that take the text of an image's name apart: by its prefix, its kind or a pattern of its own.
+
+    Text that is put together, such as a hint, is not taken apart, and neither is a name that was parsed and is matched.
+    """
+    return {one.name for one in found if any(_parses_name(node, _name_constants(one)) for node in nodes(one.tree))}
 
 
 CONCEPTS = {
@@ -396,6 +409,68 @@ def _declared(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.ClassDef):
         return [field.value for field in node.body if isinstance(field, ast.AnnAssign) and field.value is not None]
     return [node.value] if isinstance(node, ast.Return) and node.value is not None else []
+
+
+def _name_constants(module: Module) -> set[str]:
+    """Return the module's names for prefixes and kinds: its own constants, and those of the module of names."""
+    taken = {
+        alias.asname or alias.name
+        for node in nodes(module.tree)
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.endswith(".name")
+        for alias in node.names
+        if alias.name in _NAME_CONSTANTS
+    }
+    own = {
+        name.id
+        for node in nodes(module.tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for name, value in _assigned(target, node.value)
+        if isinstance(name, ast.Name) and isinstance(value, ast.Constant) and _names_a_kind(value.value)
+    }
+    return taken | own
+
+
+def _assigned(target: ast.AST, value: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Yield each target of an assignment with its value: `A, B = 1, 2` has two."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        yield from zip(target.elts, value.elts, strict=False)
+    else:
+        yield target, value
+
+
+def _names_a_kind(value: object) -> bool:
+    return isinstance(value, str) and (value in _NAME_KINDS or _NAME_PREFIX.match(value) is not None)
+
+
+def _parses_name(node: ast.AST, constants: set[str]) -> bool:
+    if isinstance(node, ast.Compare):
+        return any(_is_kind(one, constants) for one in (node.left, *node.comparators))
+    if isinstance(node, ast.MatchValue):
+        return _is_kind(node.value, constants)
+    called = _called(node)
+    if not isinstance(node, ast.Call):
+        return False
+    if called in _TAKING_APART:
+        return any(_is_kind(one, constants) for one in node.args)
+    patterns = (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+    return _receiver(node) == "re" and any("@" in text and "sha256:[" in text for text in patterns)
+
+
+def _is_kind(node: ast.AST, constants: set[str]) -> bool:
+    """Return whether an expression is a prefix or a kind of names, or a text or a tuple that begins with one."""
+    match node:
+        case ast.Constant(value=value):
+            return _names_a_kind(value)
+        case ast.Name(id=name):
+            return name in constants
+        case ast.JoinedStr(values=[ast.FormattedValue(value=first), *_]) | ast.JoinedStr(values=[first, *_]):
+            return _is_kind(first, constants)
+        case ast.Tuple(elts=elements):
+            return any(_is_kind(one, constants) for one in elements)
+        case _:
+            pass
+    return isinstance(node, ast.BinOp) and _is_kind(node.left, constants)
 
 
 def _finds_cache(node: ast.AST) -> bool:

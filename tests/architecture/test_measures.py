@@ -146,6 +146,38 @@ def test_a_second_table_of_architectures_is_seen(tmp_path: Path, second: str) ->
 
 
 @pytest.mark.parametrize(
+    "second",
+    [
+        "def f(text):\n    return text.startswith('registry:')",
+        "def f(text):\n    return text.startswith(('oci:', 'docker-archive:'))",
+        "def f(text):\n    return text.removeprefix('docker-daemon:')",
+        "PREFIX = 'registry:'\ndef f(text):\n    return text.startswith(PREFIX)",
+        "LAYOUT, ARCHIVE = 'oci', 'docker-archive'\ndef f(text):\n    return text.startswith(f'{ARCHIVE}:')",
+        "from made.name import LAYOUT\ndef f(text):\n    return text.partition(':')[0] == LAYOUT",
+        "from made.name import PREFIX\ndef f(text):\n    return text.startswith(PREFIX + 'localhost/')",
+        "def f(text):\n    kind = text.partition(':')[0]\n    return kind in ('oci', 'registry')",
+        "def f(text):\n    match text.partition(':')[0]:\n        case 'docker-archive':\n            return True",
+        "import re\nPINNED = re.compile(r'.+@sha256:[0-9a-f]{64}')",
+    ],
+)
+def test_a_second_parser_of_names_is_seen(tmp_path: Path, second: str) -> None:
+    name = "LAYOUT, PREFIX = 'oci', 'registry:'\ndef parse(text):\n    return text.startswith(f'{LAYOUT}:')"
+    none = """
+import re
+from made.name import LAYOUT, PREFIX
+HINT = f'name it as {LAYOUT}:DIR or {PREFIX}HOST/NAME'
+ID = re.compile('sha256:([0-9a-f]{64})')
+def f(path, text, image):
+    match image:
+        case InLayout(path=path):
+            return f'oci:{path}'
+    return text.startswith('https://') or isinstance(image, InRegistry) or text.partition(':')
+"""
+    found = package(tmp_path, name=name, none=none, second=second)
+    assert measures.name_parsers(found) == {"made.name", "made.second"}
+
+
+@pytest.mark.parametrize(
     "second", ["GONE = '.wh.'", "from made.paths import OPAQUE", "from made import paths\nprint(paths.WHITEOUT)"]
 )
 def test_a_second_reading_of_whiteouts_is_seen(tmp_path: Path, second: str) -> None:

@@ -34,6 +34,17 @@ def test_one_module_interprets_whiteouts(package: list[measures.Module]) -> None
     assert measures.whiteout_readers(package) == {"envkit.ground.imagepaths"}
 
 
+def test_two_modules_parse_an_images_name(package: list[measures.Module]) -> None:
+    """`envkit.image.name` for all of envkit; what a Dockerfile's FROM may be is decided below it."""
+    assert measures.name_parsers(package) == {"envkit.image.name", "envkit.render.sources"}
+
+
+def test_names_are_parsed_where_they_come_in(package: list[measures.Module]) -> None:
+    """Everything else takes the value and matches it."""
+    for parser, places in doors.NAMES.items():
+        assert measures.takers(package, "envkit.image.name", parser) == set(places), parser
+
+
 def test_images_are_read_in_image_alone(package: list[measures.Module]) -> None:
     """Whoever imports the inner parts of `run` runs something; few modules of envkit go through a tar's entries."""
     inner = measures.importers(package, "envkit.run.rootless")

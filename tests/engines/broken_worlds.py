@@ -269,7 +269,7 @@ class Forks:
             stderr=base64.b64decode(err),
             duration_s=time.monotonic() - began,
             oom_killed=False,
-            image_id=image,
+            image_id=image.typed,
         )
 
 

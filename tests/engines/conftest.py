@@ -19,6 +19,7 @@ from envkit.engines.context import pack
 from envkit.engines.log import BuildLog
 from envkit.engines.model import Engine, Job
 from envkit.ground.process import pids
+from envkit.image.name import InLayout
 from envkit.run.model import Runner
 from envkit.run.runners import make
 from tests.engines.broken_worlds import Sound, sound_image
@@ -123,7 +124,7 @@ def file_image() -> Iterator[str]:
         folder.chmod(0o711)
         write_layout(folder / "layout", [layer], {**IMAGE, "Env": [f"PATH={base.PATH}", *IMAGE["Env"]]})
         patch.setenv("XDG_CACHE_HOME", name)
-        yield str(make("bubblewrap").inspect(f"oci:{folder / 'layout'}")["id"])
+        yield str(make("bubblewrap").inspect(InLayout(path=folder / "layout"))["id"])
 
 
 @pytest.fixture(scope="session")

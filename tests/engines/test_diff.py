@@ -106,7 +106,7 @@ def test_two_built_images_differ_in_what_their_definitions_do(images: tuple[str,
 
 def test_the_lock_says_what_the_layers_hold(images: tuple[str, str]) -> None:
     for name in images:
-        opened = Access().open(name)
+        opened = Access().open(published_name(name))
         assert opened is not None
         seen = packages.PackageFiles()
         for place in reversed(range(len(opened.layers))):

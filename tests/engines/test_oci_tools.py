@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.outputs import deliver, load_into_docker, parse_output
+from envkit.assemble.outputs import deliver, load_into_docker
 from envkit.image import spec
 from envkit.image.archive import write_archive
 from envkit.image.layout import write_layout
-from envkit.image.name import parse_reference
+from envkit.image.name import InRegistry, InSif, output_name, parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.oci_images import LABELS, image_of, push, registry, run
@@ -103,7 +103,9 @@ def test_every_output(image: spec.Image, name: str, heard: Heard, tmp_path: Path
         "docker-archive": (f"docker-archive:{tmp_path}/a.tar:{name}",) + (f"docker-archive:{tmp_path}/a.tar",) * 2,
         "docker-daemon": (f"docker-daemon:{name}", image.id, f"docker-daemon:{name}"),
     }[kind]
-    assert deliver(image, parse_output(text), (), heard) == answer
+    output = output_name(text)
+    assert not isinstance(output, InRegistry | InSif)
+    assert deliver(image, output, (), heard) == answer
     found = json.loads(run(skopeo, "inspect", "--config", asked))
     assert found["rootfs"]["diff_ids"] == [layer.diff_id for layer in image.layers]
     assert len(heard.steps) == 1

@@ -18,7 +18,7 @@ from envkit.ground.errors import EngineError
 from envkit.ground.settings import load
 from envkit.image import spec
 from envkit.image.layout import write_layout
-from envkit.image.name import parse_reference
+from envkit.image.name import InEngine, InLayout, parse_reference
 from envkit.pipeline.pushing import Tagging
 from envkit.registry.registry import Manifest, Registry
 from envkit.registry.transport import Transport
@@ -225,7 +225,7 @@ def test_a_name_that_was_set_before_another_one_failed_is_told_as_set(
     typed = ("--push", "-t", name, "-t", f"{name}b", "-t", taken, "-t", last)
     asked = build_flags(*typed).push_after(load({}, os.environ, tmp_path))
     for first in (None, Tagging(image="embedded", tag=name)):
-        tags = asked.end(f"oci:{tmp_path}/layout", "embedded", None, first, Heard())
+        tags = asked.end(InLayout(path=tmp_path / "layout"), "embedded", None, first, Heard())
         assert [one.tag for one in tags] == [name, f"{name}b", taken, last]
         assert [one.why_not is None for one in tags] == [True, True, False, False]
         assert [config(held(one)) for one in (name, f"{name}b")] == [image.id] * 2
@@ -244,7 +244,7 @@ def test_a_build_pushes_what_its_engine_made(
     options, plan = BuildOptions(), shipped_plan("cu126")
     assert asked.begin("docker", options, plan, heard) is options
     ident = built(ENGINES["docker"](place.docker_client or "docker"), tmp_path)
-    tags = asked.end(ident, "docker", None, None, heard)
+    tags = asked.end(InEngine(name=ident), "docker", None, None, heard)
     assert [(one.tag, one.why_not) for one in tags] == [(name, None), (f"{name}b", None), (other, None)]
     assert [config(held(one)) for one in (name, f"{name}b", other)] == [ident] * 3
     assert any(note.startswith("pushed ") and note.endswith(" mounted") for note in heard.notes)

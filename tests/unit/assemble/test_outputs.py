@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.outputs import Output, check_output, parse_output, repositories
+from envkit.assemble.outputs import check_output, repositories
 from envkit.engines.model import BuildOptions
 from envkit.ground.errors import UsageError
-from envkit.image.name import parse_reference
+from envkit.image.name import InArchive, InEngine, InLayout, InRegistry, InSif, OutputName, output_name, parse_reference
 
 FORMS = "--output oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or registry:HOST/NAME:TAG"
 
@@ -15,26 +15,26 @@ FORMS = "--output oci:DIR, docker-archive:FILE, sif:FILE, docker-daemon or regis
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("oci:out", Output(kind="oci", path=Path("out"))),
-        ("oci:/a b/out:1.0", Output(kind="oci", path=Path("/a b/out"), name="1.0")),
-        ("oci:C:/x", Output(kind="oci", path=Path("C:/x"))),
-        ("docker-archive:a.tar", Output(kind="docker-archive", path=Path("a.tar"))),
-        ("docker-archive:a.tar:train", Output(kind="docker-archive", path=Path("a.tar"), name="train:latest")),
+        ("oci:out", InLayout(path=Path("out"))),
+        ("oci:/a b/out:1.0", InLayout(path=Path("/a b/out"), tag="1.0")),
+        ("oci:C:/x", InLayout(path=Path("C:/x"))),
+        ("docker-archive:a.tar", InArchive(path=Path("a.tar"))),
+        ("docker-archive:a.tar:train", InArchive(path=Path("a.tar"), tag="train:latest")),
         (
             "docker-archive:a.tar:localhost:5000/train:1",
-            Output(kind="docker-archive", path=Path("a.tar"), name="localhost:5000/train:1"),
+            InArchive(path=Path("a.tar"), tag="localhost:5000/train:1"),
         ),
-        ("sif:a b/train.sif", Output(kind="sif", path=Path("a b/train.sif"))),
-        ("docker-daemon", Output(kind="docker-daemon")),
-        ("docker-daemon:train:1", Output(kind="docker-daemon", name="train:1")),
+        ("sif:a b/train.sif", InSif(path=Path("a b/train.sif"))),
+        ("docker-daemon", InEngine(name="")),
+        ("docker-daemon:train:1", InEngine(name="train:1")),
         (
             "registry:registry.example.com/team/train:1",
-            Output(kind="registry", reference=parse_reference("registry.example.com/team/train:1")),
+            InRegistry(reference=parse_reference("registry.example.com/team/train:1")),
         ),
     ],
 )
-def test_forms(text: str, wanted: Output) -> None:
-    assert parse_output(text) == wanted
+def test_forms(text: str, wanted: OutputName) -> None:
+    assert output_name(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -64,19 +64,19 @@ def test_forms(text: str, wanted: Output) -> None:
 )
 def test_faults(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_output(text)
+        output_name(text)
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
 def test_an_archive_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_output(f"docker-archive:{tmp_path}")
+        output_name(f"docker-archive:{tmp_path}")
     assert caught.value.hint == f"--output docker-archive:{tmp_path}/image.tar"
 
 
 def test_a_digest_is_not_for_the_user_to_choose() -> None:
     with pytest.raises(UsageError, match="has a digest; use a tag, because the digest follows from the image"):
-        parse_output(f"registry:registry.example.com/a@sha256:{'0' * 64}")
+        output_name(f"registry:registry.example.com/a@sha256:{'0' * 64}")
 
 
 def test_repositories_of_the_same_registry() -> None:

@@ -10,8 +10,7 @@ from envkit.attest.access import Access
 from envkit.attest.content import Content
 from envkit.attest.reading import read_content
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
-from envkit.image.name import published_name
-from envkit.image.opening import is_registry
+from envkit.image.name import InRegistry, published_name
 from envkit.lock.store import to_text
 from tests.support.file_images import write_layout
 from tests.unit.attest.carriers import SITE, base, files, layout, lock, own, plan
@@ -151,7 +150,7 @@ def test_a_layout_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_with_a_host_means_a_registry(text: str, expected: bool) -> None:
-    assert is_registry(text) is expected
+    assert isinstance(published_name(text), InRegistry) is expected
 
 
 @pytest.mark.parametrize("odd", [{"Entrypoint": 5}, {"Cmd": "sh"}, {"Env": 5}, {"Labels": 5}])

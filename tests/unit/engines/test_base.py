@@ -7,10 +7,11 @@ import pytest
 from envkit.engines.base import Bases, mirrored
 from envkit.engines.debian_root import layer_key
 from envkit.engines.log import BuildLog
-from envkit.engines.model import BuildOptions, Engine, LocalImage, split_tag
+from envkit.engines.model import BuildOptions, Engine, LocalImage
 from envkit.ground.errors import EngineError, EnvironmentProblem, LockError, UsageError
 from envkit.ground.progress import Silent
 from envkit.ground.settings import Mirrors
+from envkit.image.name import split_tag
 from envkit.lock.model import LockedBase
 from tests.support.locks import debian_base
 
@@ -133,13 +134,13 @@ def test_what_cannot_be_bootstrapped_is_refused(asked: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "expected"),
     [
-        ("debian", ("debian", "latest")),
+        ("debian", ("debian", None)),
         ("debian:12", ("debian", "12")),
-        ("127.0.0.1:5000/debian", ("127.0.0.1:5000/debian", "latest")),
+        ("127.0.0.1:5000/debian", ("127.0.0.1:5000/debian", None)),
         ("127.0.0.1:5000/debian:12", ("127.0.0.1:5000/debian", "12")),
     ],
 )
-def test_split_tag(reference: str, expected: tuple[str, str]) -> None:
+def test_split_tag(reference: str, expected: tuple[str, str | None]) -> None:
     assert split_tag(reference) == expected
 
 

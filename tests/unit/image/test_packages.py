@@ -11,6 +11,7 @@ from envkit.attest.packages import with_lock
 from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import Silent
 from envkit.image import packages
+from envkit.image.name import InLayout
 from envkit.image.packages import Installed, ScanResult, look
 from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.locks import debian_base, lock_for
@@ -42,7 +43,7 @@ def found(folder: Path, *layers: dict[str, str]) -> ScanResult:
 
 def of(folder: Path, *layers: Packed) -> ScanResult:
     write_layout(folder / "layout", layers)
-    opened = Access().open(f"oci:{folder / 'layout'}")
+    opened = Access().open(InLayout(path=folder / "layout"))
     assert opened is not None
     return look(opened, Silent())
 

@@ -9,6 +9,7 @@ from envkit.cli.push import report_tags
 from envkit.engines.model import BuildOptions
 from envkit.ground.errors import EngineError, UsageError
 from envkit.ground.settings import Settings, load
+from envkit.image.name import image_name
 from envkit.pipeline.pushing import PushAfterBuild, Tagging, tag_explained, tag_pushed
 from envkit.verify.record import Record
 from tests.support.flags import build_flags
@@ -90,8 +91,8 @@ def asked(*tags: str, more: tuple[str, ...] = (), on: bool = True) -> PushAfterB
 def test_without_the_flag_nothing_goes_anywhere() -> None:
     push, options = asked("train:1", on=False), BuildOptions(output="oci:out")
     assert push.begin("docker", options, shipped_plan("cu126"), Heard()) is options
-    assert push.end("sha256:1", "docker", None, None, Heard()) == ()
-    assert push.end("sha256:1", "embedded", None, FIRST, Heard()) == (FIRST,)
+    assert push.end(image_name("sha256:1"), "docker", None, None, Heard()) == ()
+    assert push.end(image_name("sha256:1"), "embedded", None, FIRST, Heard()) == (FIRST,)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def settings() -> Settings:
 
 
 def test_what_is_not_verified_stays_here() -> None:
-    found = asked(ONE, TWO).end("sha256:1", "docker", record(6, "FAIL"), None, Heard())
+    found = asked(ONE, TWO).end(image_name("sha256:1"), "docker", record(6, "FAIL"), None, Heard())
     assert [(one.tag, one.image, one.why_not) for one in found] == [
         (name, None, "the image is not verified: FAIL, exit code 6") for name in (ONE, TWO)
     ]
@@ -131,7 +132,7 @@ def test_what_is_not_verified_stays_here() -> None:
 
 def test_what_kept_the_first_name_keeps_the_others() -> None:
     kept = replace(FIRST, why_not="it is taken", hint="move it")
-    found = asked(ONE, TWO).end("oci:out", "embedded", None, kept, Heard())
+    found = asked(ONE, TWO).end(image_name("oci:out"), "embedded", None, kept, Heard())
     assert found == (kept, replace(kept, tag=TWO))
 
 
@@ -140,7 +141,7 @@ def test_an_image_that_cannot_be_read_leaves_every_name(tmp_path: Path, monkeypa
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
         monkeypatch.delenv(name, raising=False)
     push = replace(asked(ONE), settings=settings())
-    (found,) = push.end("oci:nowhere", "embedded", None, None, Heard())
+    (found,) = push.end(image_name("oci:nowhere"), "embedded", None, None, Heard())
     assert found.error is not None
     assert (found.tag, found.image) == (ONE, None)
     assert str(found.why_not).startswith("there is no image 'oci:nowhere'")

@@ -212,7 +212,8 @@ class TestKnown:
         return tmp_path / "state" / "envkit"
 
     def known(self, tmp_path: Path, **more: Any) -> bool:
-        request = RunRequest(image=image_name(more.pop("image", IMAGE)), argv=("true",))
+        image = more.pop("image", IMAGE)
+        request = RunRequest(image=image and image_name(image), argv=("true",))
         session = ready(request, load({}, {}, tmp_path), Silent(), **more).session
         assert bool(session.mounts) == (session.network == "host")
         return bool(session.mounts)

@@ -45,7 +45,7 @@ def test_the_setting_chooses_the_runner_and_the_flag_wins(
 ) -> None:
     monkeypatch.setenv("ENVKIT_RUNNER", "podman")
     subject = subject_of(request(), settings_here(flag), Silent())
-    assert (subject.runner.name, subject.image) == (wanted, "train:1")
+    assert (subject.runner.name, subject.image.typed) == (wanted, "train:1")
 
 
 def test_the_engine_that_built_it_decides_where_nothing_is_set() -> None:
@@ -90,7 +90,8 @@ def test_a_bundle_that_cannot_be_read_ends_it(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_where_a_built_image_is(place: str | None, wanted: tuple[str, str]) -> None:
-    assert name_and_engine(replace(BUILT, place=place)) == wanted
+    name, engine = name_and_engine(replace(BUILT, place=place))
+    assert (name.typed, engine) == wanted
 
 
 def test_a_build_is_refused_for_a_runner_without_images(

@@ -13,7 +13,7 @@ import pytest
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
 from envkit.ground.progress import Reporter, Silent
-from envkit.image.name import ImageName
+from envkit.image.name import ImageName, image_name
 from envkit.lock.built import Outcome
 from envkit.run.model import STRONG, Isolation, RunLimits, RunResult
 from envkit.source import sandbox
@@ -99,7 +99,7 @@ def _answer(tree: object, body: bytes = b"") -> Answers:
 
 
 def _build(runner: Answers, folder: Path, **more: Any) -> Outcome:
-    return sandbox.build(_job(folder, **more), runner, "oci:image", folder, Silent())
+    return sandbox.build(_job(folder, **more), runner, image_name("oci:image"), folder, Silent())
 
 
 def test_a_wheel_comes_out(tmp_path: Path) -> None:
