@@ -107,8 +107,16 @@ def _added() -> tuple[tuple[Traversable, Plugin], ...]:
             added.append((folder, plugin))
         envkit.checks.__path__.append(str(root))  # last, so that a plug-in cannot replace a check of envkit
     for folder, plugin in added:
-        _import_of_plugin(folder.name, "judge", plugin)  # so that a broken plug-in fails before an image runs
+        _require_judge(folder.name, plugin)  # so that a broken plug-in fails before an image runs
     return tuple(added)
+
+
+def _require_judge(folder: str, plugin: Plugin) -> None:
+    judge = _import_of_plugin(folder, "judge", plugin)
+    try:
+        signature(judge).bind(None)
+    except (TypeError, ValueError) as error:
+        raise plugin.fault(f"checks/{folder}/judge.py cannot be called as judge(case): {error}") from error
 
 
 def _fault_of(folder: Traversable, known: set[str]) -> str | None:
@@ -152,14 +160,7 @@ def _import_of_plugin(folder: str, module: str, plugin: Plugin) -> Any:
 @cache
 def judges() -> Mapping[str, Judge]:
     """Return the judge of every check by its ID."""
-    return {entry.id: _with_case(_function(entry.folder, "judge")) for entry in catalog()}
-
-
-def _with_case(judge: Any) -> Judge:
-    """Return a judge that takes the parts of a case as one that takes the case, until all do."""
-    if len(signature(judge).parameters) == 1:
-        return judge  # type: ignore[no-any-return]
-    return lambda case: judge(case.observation, case.spec, case.env)
+    return {entry.id: _function(entry.folder, "judge") for entry in catalog()}
 
 
 @cache

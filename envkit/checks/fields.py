@@ -12,9 +12,9 @@ from envkit.ground import versions
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from envkit.checks.model import Env, Observation, Spec
+    from envkit.checks.model import Observation
 
 
 # Source: get_cuda_check_suffix and c10_cuda_check_implementation in c10/cuda of torch 1.13 to 2.13.
@@ -113,21 +113,6 @@ def last_line(error: str) -> str:
     lines = [line for text in error.splitlines() if (line := _RANK.sub("", text.strip(), count=1).strip())]
     causes = [line for line in lines if not line.startswith(_ADVICE_OF_TORCH) and not _AFTERWARDS.match(line)]
     return (causes or lines or [""])[-1]
-
-
-def part_of(observation: Observation) -> str:
-    """Return what follows the check id: ``fp32`` of ``C05.fp32``."""
-    return str(observation["id"]).partition(".")[2]
-
-
-def by_part(
-    table: Mapping[str, Callable[[Observation, Spec, Env], Finding]], observation: Observation, spec: Spec, env: Env
-) -> Finding:
-    """Judge an observation with the rule for its part; raises MalformedError if there is none."""
-    rule = table.get(part_of(observation))
-    if rule is None:
-        raise MalformedError(f"there is no rule for {observation['id']}")
-    return rule(observation, spec, env)
 
 
 def settle(observation: Observation) -> Finding | None:

@@ -89,13 +89,9 @@ def run(ctx):
     return [ran("C90.answer", "host", {"answer": 42}, [control("planted", True)])]
 """
 JUDGE = """\
-from envkit.checks import thresholds
-from envkit.checks.model import Finding, Verdict
-
-
-def judge(observation, spec, env):
-    row = thresholds.load().row("C90.line")
-    return Finding(Verdict.PASS, f"answer {observation['observed']['answer']}", rule=row.record())
+def judge(case):
+    case.use("C90.line")
+    return case.passed(f"answer {case.value('answer'):.0f}")
 """
 SHOW = """\
 from envkit.checks.shown import Sheet, Shown, tables

@@ -4,54 +4,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks import thresholds
-from envkit.checks.fields import flag, mapping, number, optional_number
-from envkit.checks.model import Finding, Verdict
+from envkit.checks.fields import number, optional_number
 
 if TYPE_CHECKING:
-    from envkit.checks.model import Env, Observation, Spec
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding
 
 
-def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge one image size."""
-    observed = mapping(observation, "observed")
-    table = thresholds.load()
-    agreement, row = table.row("C21.agreement"), table.row("C21.decoder")
-    times, gains = mapping(observed, "decode_ms"), mapping(observed, "speed_up")
-    differences = mapping(observed, "largest_difference")
-    size = f"{number(observed, 'width'):.0f} x {number(observed, 'height'):.0f}"
-    pillow, share = number(times, "pillow"), number(observed, "decode_share")
-    metric = {"name": "pillow_decode", "value": pillow, "unit": "ms", "better": "lower"}
+    times, gains, differences = case.mapping("decode_ms"), case.mapping("speed_up"), case.mapping("largest_difference")
+    size = f"{case.value('width'):.0f} x {case.value('height'):.0f}"
+    pillow, share = number(times, "pillow"), case.value("decode_share")
+    case.metric("pillow_decode", pillow, "ms", "lower")
     others = {name: number(gains, name) for name in gains if name != "pillow"}
     best = max(others, key=others.__getitem__, default=None)
-    derived = {"fastest": best, "speed_up": others.get(best) if best else None, "decode_share": share}
+    case.derive(fastest=best, speed_up=others.get(best) if best else None, decode_share=share)
+    case.use("C21.agreement")
     for name in differences:
         difference = optional_number(differences, name)
-        if difference is None or difference > agreement.number("fail_above"):
+        if difference is None or difference > case.number("fail_above"):
             how = "different shapes" if difference is None else f"pixels up to {difference:.0f} levels apart"
-            message = f"{size}: {name} and Pillow decode the same image to {how}"
-            advice = (f"Decode training and test data with one decoder; do not mix {name} with others.",)
-            return Finding(Verdict.FAIL, message, "DECODERS_DISAGREE", advice, agreement.record(), metric, derived)
+            advice = f"Decode training and test data with one decoder; do not mix {name} with others."
+            return case.fail("DECODERS_DISAGREE", f"{size}: {name} and Pillow decode the same image to {how}", advice)
     # Suites before 1.2 did not measure it, and their records have no threshold for it.
-    errors = mapping(observed, "mean_error") if "mean_error" in observed else {}
+    errors = case.mapping("mean_error") if "mean_error" in case.observed else {}
     for name in errors:
-        error, picture = number(errors, name), table.row("C21.picture")
-        if error > picture.number("fail_above"):
+        error = number(errors, name)
+        case.use("C21.picture")
+        if error > case.number("fail_above"):
             message = f"{size}: {name} decodes an image to pixels that are off by {error:.0f} levels on average"
-            advice = (f"Install another build of {name}; this one changes what models see.",)
-            return Finding(Verdict.FAIL, message, "PICTURE_WRONG", advice, picture.record(), metric, derived)
+            advice = f"Install another build of {name}; this one changes what models see."
+            return case.fail("PICTURE_WRONG", message, advice)
     listed = ", ".join(f"{name} {gain:.2f}x" for name, gain in sorted(others.items())) or "no other decoder installed"
     message = f"{size}: Pillow {pillow:.1f} ms, {share:.0%} of preparing an image; {listed}"
-    rule = row.record(type="informs")
-    if not flag(observed, "turbo"):
-        advice = ("Install a Pillow that is linked with libjpeg-turbo, such as its wheel.",)
-        message = f"{message}; Pillow lacks libjpeg-turbo"
-        linked = {"type": "equals", "turbo": True, "gates": False}  # reads no clock, so it holds on a busy machine, too
-        return Finding(Verdict.WARN, message, "JPEG_WITHOUT_TURBO", advice, linked, metric, derived)
-    starved = optional_number(observed, "starved_share")
-    pays = share > row.number("decode_share") and best is not None and others[best] > row.number("worth")
-    lines = (f"{best} would decode {others[best]:.2f} times as fast.",) if best is not None and pays else ()
+    if not case.flag("turbo"):
+        case.rule("equals", turbo=True, gates=False)  # reads no clock, so it holds on a busy machine, too
+        advice = "Install a Pillow that is linked with libjpeg-turbo, such as its wheel."
+        return case.warn("JPEG_WITHOUT_TURBO", f"{message}; Pillow lacks libjpeg-turbo", advice)
+    case.use("C21.decoder", type="informs")
+    starved = case.optional("starved_share")
     # A training that does not wait for its data gains nothing from a faster decoder.
-    if starved is not None and starved <= row.number("starved_share"):
-        lines = ()
-    return Finding(Verdict.PASS, message, None, lines, rule, metric, derived)
+    waits = starved is None or starved > case.number("starved_share")
+    if best is not None and waits and share > case.number("decode_share") and others[best] > case.number("worth"):
+        return case.passed(message, f"{best} would decode {others[best]:.2f} times as fast.")
+    return case.passed(message)

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from envkit.checks import peaks, thresholds
-from envkit.checks.fields import (
-    MalformedError,
-    by_part,
-    flag,
-    last_line,
-    mapping,
-    number,
-    optional_number,
-    strings,
-    text,
-)
-from envkit.checks.model import Finding, Verdict
+from envkit.checks import peaks
+from envkit.checks.fields import flag, last_line, number, strings, text
+from envkit.checks.model import Verdict
 from envkit.knowledge import matching
 from envkit.knowledge.clock_events import SLOWING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding
 
-    from envkit.checks.model import Env, Observation, Spec
-
-_EXACT = {"type": "equals", "expected": "exact", "gates": True}
 _HARDWARE = (
     "Drain this GPU and run `dcgmi diag -r 3` on the host.",
     "Leave it out meanwhile: --gpus with the numbers of the others.",
@@ -43,125 +31,111 @@ _NAMES = {"h2d_gb_per_s": "copies to it", "d2h_gb_per_s": "copies from it", "tfl
 _UNITS = {"h2d_gb_per_s": "GB/s", "d2h_gb_per_s": "GB/s", "tflops": "TFLOP/s"}
 
 
-def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge C26.gpu and C26.coverage."""
-    return by_part({"gpu": _gpu, "coverage": _coverage}, observation, spec, env)
+    return case.by_part({"gpu": _gpu, "coverage": _coverage})
 
 
-def _gpu(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    observed, subject = mapping(observation, "observed"), str(observation["subject"])
-    if text(observed, "outcome") != "answered":
-        return _silent(observed, subject)
+def _gpu(case: Case) -> Finding:
+    if case.text("outcome") != "answered":
+        return _silent(case)
     # A wrong result outweighs a slow one, and no other process on the GPU excuses it.
-    finding = _wrong(observed, subject) or _rates(observed, subject)
-    busy = optional_number(observed, "busy_before")
+    finding = _wrong(case) or _rates(case)
+    busy = case.optional("busy_before")
     if finding.reason_code in _RATED and busy is not None and busy > _BUSY_PERCENT:
         message = f"{finding.message}; other processes used it for {busy:.0f} % of the second before"
         return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code="NOISY", message=message, advice=_AGAIN)
     return finding
 
 
-def _silent(observed: Mapping[str, Any], subject: str) -> Finding:
-    """Return the finding on a GPU whose process gave no answer."""
-    outcome, error = text(observed, "outcome"), str(observed.get("text") or "")
-    others = number(observed, "others_answered")
-    rule = {"type": "equals", "outcome": "answered", "gates": True}
-    if outcome == "timeout":
-        message = f"{subject} gave {error}"
+def _silent(case: Case) -> Finding:
+    """Judge a GPU whose process gave no answer."""
+    error, others = str(case.observed.get("text") or ""), case.value("others_answered")
+    case.rule("equals", outcome="answered", gates=True)
+    if case.observed["outcome"] == "timeout":
+        message = f"{case.subject} gave {error}"
         # If all GPUs are late, the machine is slow; a single late one hangs.
         if not others:
-            return Finding(
-                Verdict.INCONCLUSIVE, f"{message}; no other GPU answered", "GPUS_SLOW_TO_START", _AGAIN, rule
-            )
-        return Finding(Verdict.FAIL, f"{message}; {others:.0f} others answered", "GPU_HANGS", _HARDWARE, rule)
-    message = f"{subject} failed: {last_line(error)[:300] or 'no message'}"
+            return case.inconclusive("GPUS_SLOW_TO_START", f"{message}; no other GPU answered", *_AGAIN)
+        return case.fail("GPU_HANGS", f"{message}; {others:.0f} others answered", *_HARDWARE)
+    message = f"{case.subject} failed: {last_line(error)[:300] or 'no message'}"
     if "no kernel image" in error.lower():
         # C03 judges whether that is the image's fault. An old display card next to the main GPU is not.
-        advice = ("Leave this GPU out: --gpus with the numbers of the others.",)
-        return Finding(Verdict.WARN, message, "NO_KERNEL_IMAGE", advice, {**rule, "gates": False})
+        case.amend(gates=False)
+        return case.warn("NO_KERNEL_IMAGE", message, "Leave this GPU out: --gpus with the numbers of the others.")
     known = matching.reason(error, _CODES)
     if known is not None:
-        return Finding(Verdict.FAIL, message, known[0], known[1].fix, rule)
-    return Finding(Verdict.FAIL, message, "GPU_FAILS", _HARDWARE, rule)
+        return case.fail(known[0], message, *known[1].fix)
+    return case.fail("GPU_FAILS", message, *_HARDWARE)
 
 
-def _wrong(observed: Mapping[str, Any], subject: str) -> Finding | None:
+def _wrong(case: Case) -> Finding | None:
     """Return the finding on a GPU that computes or copies wrongly, or None if it does not."""
-    kernel, copy = mapping(observed, "kernel"), mapping(observed, "copy")
+    case.rule("equals", expected="exact", gates=True)
+    kernel, copy = case.mapping("kernel"), case.mapping("copy")
     total, expected = number(kernel, "total"), number(kernel, "expected")
     if total != expected:
-        message = f"{subject} computed {total:.0f} instead of {expected:.0f}"
-        return Finding(Verdict.FAIL, message, "GPU_COMPUTES_WRONG", _HARDWARE, _EXACT)
+        message = f"{case.subject} computed {total:.0f} instead of {expected:.0f}"
+        return case.fail("GPU_COMPUTES_WRONG", message, *_HARDWARE)
     if not flag(copy, "exact"):
-        message = f"{number(copy, 'bytes') / 2**20:.0f} MiB came back from {subject} changed"
-        return Finding(Verdict.FAIL, message, "COPY_WRONG", _HARDWARE, _EXACT)
+        message = f"{number(copy, 'bytes') / 2**20:.0f} MiB came back from {case.subject} changed"
+        return case.fail("COPY_WRONG", message, *_HARDWARE)
     return None
 
 
-def _rates(observed: Mapping[str, Any], subject: str) -> Finding:
+def _rates(case: Case) -> Finding:
     """Judge the rates by the chip's own limit and by the siblings, then what the GPU reports under load."""
-    row, floor = thresholds.load().row("C26.siblings"), peaks.product_row()
-    rates = {name: number(mapping(observed, "rates"), name) for name in _NAMES}
-    usual = mapping(observed, "alike_median")
+    case.use("C26.siblings")
+    measured, usual, health = case.mapping("rates"), case.mapping("alike_median"), case.observed.get("health")
+    rates = {name: number(measured, name) for name in _NAMES}
     share = {name: rates[name] / number(usual, name) for name in _NAMES if usual and number(usual, name)}
-    limit, rate = peaks.product_limit(observed), rates["tflops"]
-    capped = peaks.power_held(observed.get("health"), optional_number(observed, "max_sm_mhz"))
-    share_of_limit = f", {rate / limit:.2f} of what its top clock allows" if limit else ""
-    held = f"{share_of_limit}: {capped}" if capped else ""
-    plain = Finding(
-        Verdict.PASS,
-        f"{observed.get('name')}: exact; {rates['h2d_gb_per_s']:.1f} GB/s to it, {rates['d2h_gb_per_s']:.1f} from it, "
-        f"{rate:.4g} TFLOP/s{held}",
-        rule=row.record() if share else row.record(type="informs", gates=False),
-        metric={"name": "gemm_rate", "value": rate, "unit": "TFLOP/s", "better": "higher"},
-        derived={"limit_tflops": limit, "fraction_of_limit": rate / limit if limit else None, "of_siblings": share},
-    )
-    if limit is not None and rate < floor.number("fail_below") * limit:
-        dtype = text(mapping(observed, "product"), "dtype")
-        message = f"{subject}: {rate:.4g} TFLOP/s in {dtype} is {rate / limit:.2f} of what its clock allows"
-        message += f"; {capped}" if capped else ""
-        code = "PRODUCTS_BELOW_FLOOR"
-        return replace(
-            plain, verdict=Verdict.FAIL, message=message, reason_code=code, advice=_SLOW, rule=floor.record()
-        )
+    limit, rate = peaks.product_limit(case.observed), rates["tflops"]
+    fraction = rate / limit if limit else None
+    capped = peaks.power_held(health, case.optional("max_sm_mhz"))
+    why = f"; {capped}" if capped else ""
+    case.metric("gemm_rate", rate, "TFLOP/s", "higher")
+    case.derive(limit_tflops=limit, fraction_of_limit=fraction, of_siblings=share)
+    if limit is not None and rate < case.number("fail_below", peaks.PRODUCT) * limit:
+        case.use(peaks.PRODUCT)
+        dtype = text(case.mapping("product"), "dtype")
+        message = f"{case.subject}: {rate:.4g} TFLOP/s in {dtype} is {rate / limit:.2f} of what its clock allows{why}"
+        return case.fail("PRODUCTS_BELOW_FLOOR", message, *_SLOW)
     least = min(share, key=share.__getitem__, default=None)
-    if least is not None and share[least] < row.number("warn_below"):
-        message = f"{subject}: {_NAMES[least]} at {rates[least]:.4g} {_UNITS[least]}, {share[least]:.2f} of"
-        message = f"{message} the {number(usual, least):.4g} of its siblings"
-        message += f"; {capped}" if capped and least == "tflops" else ""
-        slower = replace(plain, verdict=Verdict.FAIL, message=message, reason_code="SLOWER_THAN_SIBLINGS", advice=_SLOW)
+    if least is not None and share[least] < case.number("warn_below"):
+        message = f"{case.subject}: {_NAMES[least]} at {rates[least]:.4g} {_UNITS[least]}, {share[least]:.2f} of"
+        message = f"{message} the {number(usual, least):.4g} of its siblings{why if least == 'tflops' else ''}"
         # A thread on the other socket copies more slowly, which is not the GPU's fault.
-        other_socket = least != "tflops" and not flag(mapping(observed, "copy"), "near")
-        if share[least] < row.number("fail_below") and not other_socket:
-            return slower
-        return replace(slower, verdict=Verdict.WARN, reason_code="SIBLINGS_DIFFER", rule=row.record(gates=False))
-    health = observed.get("health")
+        other_socket = least != "tflops" and not flag(case.mapping("copy"), "near")
+        if share[least] < case.number("fail_below") and not other_socket:
+            return case.fail("SLOWER_THAN_SIBLINGS", message, *_SLOW)
+        case.amend(gates=False)
+        return case.warn("SIBLINGS_DIFFER", message, *_SLOW)
+    share_of_limit = f", {fraction:.2f} of what its top clock allows" if fraction is not None else ""
+    message = (
+        f"{case.observed.get('name')}: exact; {rates['h2d_gb_per_s']:.1f} GB/s to it, {rates['d2h_gb_per_s']:.1f} "
+        f"from it, {rate:.4g} TFLOP/s{f'{share_of_limit}: {capped}' if capped else ''}"
+    )
     events = strings(health, "events") if isinstance(health, dict) and health.get("events") is not None else []
     heat = [event for event in events if event in SLOWING]
     if heat:
-        message = f"{plain.message}; slowed down by {', '.join(heat)}"
-        informs = row.record(gates=False)
-        return replace(
-            plain, verdict=Verdict.WARN, message=message, reason_code="CLOCK_SLOWED", advice=_SLOW, rule=informs
-        )
-    return plain
+        case.amend(gates=False)
+        return case.warn("CLOCK_SLOWED", f"{message}; slowed down by {', '.join(heat)}", *_SLOW)
+    if not share:
+        case.amend(type="informs", gates=False)
+    return case.passed(message)
 
 
-def _coverage(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    observed = mapping(observation, "observed")
-    measured, left = strings(observed, "measured"), observed.get("not_measured")
-    if not isinstance(left, list) or not all(isinstance(item, dict) for item in left):
-        raise MalformedError("not_measured is not a list of GPUs")
-    rule = {"type": "equals", "expected": "every visible GPU", "gates": False}
-    visible = len(measured) + len(left)
-    metric = {"name": "gpus_measured", "value": len(measured), "unit": "GPUs", "better": "higher"}
-    message = f"measured {len(measured)} of {visible} GPUs"
+def _coverage(case: Case) -> Finding:
+    measured, left = case.strings("measured"), case.objects("not_measured", "GPUs")
+    case.rule("equals", expected="every visible GPU", gates=False)
+    case.metric("gpus_measured", len(measured), "GPUs", "higher")
+    message = f"measured {len(measured)} of {len(measured) + len(left)} GPUs"
     if not left:
-        return Finding(Verdict.PASS, message, None, (), rule, metric)
+        return case.passed(message)
     named = "; ".join(f"{item.get('gpu')} {item.get('name') or ''}: {item.get('why')}" for item in left)
     message = f"{message}; not measured: {named}"
-    selection = observed.get("visible_devices")
+    selection = case.observed.get("visible_devices")
     if selection is not None and all(item.get("why") == "not visible to torch" for item in left):
-        return Finding(Verdict.PASS, f"{message} (CUDA_VISIBLE_DEVICES={selection})", None, (), rule, metric)
-    advice = ("Give the container all of them, --gpus all, and look at what the others report above.",)
-    return Finding(Verdict.WARN, message, "GPUS_NOT_MEASURED", advice, rule, metric)
+        return case.passed(f"{message} (CUDA_VISIBLE_DEVICES={selection})")
+    advice = "Give the container all of them, --gpus all, and look at what the others report above."
+    return case.warn("GPUS_NOT_MEASURED", message, advice)

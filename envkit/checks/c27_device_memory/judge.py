@@ -4,53 +4,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks import peaks, thresholds
-from envkit.checks.fields import by_part, mapping, number
-from envkit.checks.model import Finding, Verdict
+from envkit.checks import peaks
+from envkit.checks.fields import number
 
 if TYPE_CHECKING:
-    from envkit.checks.model import Env, Observation, Spec
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding
 
 _HARDWARE = (
     "Drain this GPU and run `dcgmi diag -r 3` on the host.",
     "Look for row remaps and retired pages: nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT",
 )
-_SLOW = ("Look at clocks and at other processes: nvidia-smi -q -d CLOCK,PERFORMANCE,PIDS",)
+_SLOW = "Look at clocks and at other processes: nvidia-smi -q -d CLOCK,PERFORMANCE,PIDS"
 
 
-def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge C27.pattern exactly, and C27.copy by the limit of the memory bus."""
-    return by_part({"pattern": _pattern, "copy": _copy}, observation, spec, env)
+    return case.by_part({"pattern": _pattern, "copy": _copy})
 
 
-def _pattern(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    observed = mapping(observation, "observed")
-    wrong = mapping(observed, "wrong")
-    total, size = sum(number(wrong, name) for name in wrong), number(observed, "bytes") / 2**30
-    rule = {"type": "equals", "expected": 0, "gates": True, "unit": "words"}
-    metric = {"name": "wrong_words", "value": total, "unit": "words", "better": "lower"}
+def _pattern(case: Case) -> Finding:
+    case.rule("equals", expected=0, gates=True, unit="words")
+    wrong = case.mapping("wrong")
+    total, size = sum(number(wrong, name) for name in wrong), case.value("bytes") / 2**30
+    case.metric("wrong_words", total, "words", "lower")
     # An empty table means that no pattern was read back, which verifies nothing.
     if total or not wrong:
         message = f"{total:.0f} words of 8 bytes changed in {size:.1f} GiB of device memory"
-        return Finding(Verdict.FAIL, message, "DEVICE_MEMORY_WRONG", _HARDWARE, rule, metric)
-    message = f"{size:.1f} GiB of device memory kept a pattern and its complement"
-    return Finding(Verdict.PASS, message, None, (), rule, metric)
+        return case.fail("DEVICE_MEMORY_WRONG", message, *_HARDWARE)
+    return case.passed(f"{size:.1f} GiB of device memory kept a pattern and its complement")
 
 
-def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    observed = mapping(observation, "observed")
-    row = thresholds.load().row("C27.copy")
-    rate, limit = number(observed, "gb_per_s"), peaks.memory_limit(mapping(observed, "limits"))
-    metric = {"name": "memory_bandwidth", "value": rate, "unit": "GB/s", "better": "higher"}
-    derived = {"limit": limit, "fraction_of_limit": rate / limit if limit else None}
-    if limit is None:
-        message = f"{rate:.0f} GB/s read and written; the width of the memory bus is unknown here, so there is no floor"
-        return Finding(Verdict.PASS, message, None, (), row.record(type="informs", gates=False), metric, derived)
-    share = rate / limit
-    message = f"{rate:.0f} GB/s read and written, {share:.2f} of what the memory bus carries ({limit:.0f} GB/s)"
-    if share > row.number("warn_above"):
-        advice = ("Report this with the record (envkit verify -o FILE): width or clock of the bus is misread.",)
-        return Finding(Verdict.WARN, message, "ABOVE_MEMORY_LIMIT", advice, row.record(gates=False), metric, derived)
-    if share < row.number("fail_below"):
-        return Finding(Verdict.FAIL, message, "DEVICE_MEMORY_SLOW", _SLOW, row.record(), metric, derived)
-    return Finding(Verdict.PASS, message, None, (), row.record(), metric, derived)
+def _copy(case: Case) -> Finding:
+    case.use("C27.copy")
+    rate, limit = case.value("gb_per_s"), peaks.memory_limit(case.mapping("limits"))
+    share = rate / limit if limit else None
+    case.metric("memory_bandwidth", rate, "GB/s", "higher")
+    case.derive(limit=limit, fraction_of_limit=share)
+    message = f"{rate:.0f} GB/s read and written"
+    if share is None:
+        case.amend(type="informs", gates=False)
+        return case.passed(f"{message}; the width of the memory bus is unknown here, so there is no floor")
+    message = f"{message}, {share:.2f} of what the memory bus carries ({limit:.0f} GB/s)"
+    if share > case.number("warn_above"):
+        case.amend(gates=False)
+        advice = "Report this with the record (envkit verify -o FILE): width or clock of the bus is misread."
+        return case.warn("ABOVE_MEMORY_LIMIT", message, advice)
+    if share < case.number("fail_below"):
+        return case.fail("DEVICE_MEMORY_SLOW", message, _SLOW)
+    return case.passed(message)

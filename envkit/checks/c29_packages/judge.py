@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envkit.checks import system_libraries
-from envkit.checks.fields import MalformedError, by_part, flag, mapping, strings, text
-from envkit.checks.model import Finding, Verdict
+from envkit.checks.fields import MalformedError, flag, mapping, objects, strings, text
+from envkit.checks.model import Verdict
 
 if TYPE_CHECKING:
-    from envkit.checks.model import Env, Observation, Spec
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding, Spec
 
 _SHOWN = 3  # problems in the message; all of them are in the record
 _ADVICE_LINES = 6
@@ -79,9 +82,9 @@ _UNFINISHED = ("timeout", "not tried")
 _RANK = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.WARN)
 
 
-def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge C29.imports and C29.cuda."""
-    return by_part({"imports": _imports, "cuda": _cuda}, observation, spec, env)
+    return case.by_part({"imports": _imports, "cuda": _cuda})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +97,28 @@ class _Problem:
     programs: tuple[str, ...] = ()  # packages of programs that it lacks
 
 
-def _imports(observation: Observation, spec: Spec, env: Env) -> Finding:
-    observed = observation["observed"]
-    rows, system = _rows(observed, "packages"), mapping(observed, "system")
-    promised = [str(item["name"]) for item in spec.get("packages") or ()]
+def _imports(case: Case) -> Finding:
+    rows, system = case.objects("packages"), case.mapping("system")
+    promised = [str(item["name"]) for item in case.spec.get("packages") or ()]
     seen = [text(row, "name") for row in rows]
-    rule = {"type": "equals", "packages": len(promised)}
+    case.rule("equals", packages=len(promised))
     if seen != promised:
         raise MalformedError(f"packages are {seen!r:.200}, the plan names {promised!r:.200}")
-    problems = [problem for row in rows if (problem := _problem(row, spec, env)) is not None]
+    problems = [problem for row in rows if (problem := _problem(row, case)) is not None]
     late = [text(row, "name") for row in rows if row["outcome"] in _UNFINISHED]
     problems += [_late(late)] if late else []
     imported = [row for row in rows if row["outcome"] == "imported"]
     empty = [text(row, "name") for row in rows if row["outcome"] == "no modules"]
     elsewhere = [text(row, "name") for row in rows if row["outcome"] == "not conda"]
-    derived = {"imported": len(imported), "without_modules": empty, "not_conda": elsewhere}
+    case.derive(imported=len(imported), without_modules=empty, not_conda=elsewhere)
     if problems:
         libraries = [soname for problem in problems for soname in problem.libraries]
         programs = [package for problem in problems for package in problem.programs]
-        return _worst(problems, rule, derived, system_libraries.advice(libraries, programs, system))
+        return _worst(case, problems, system_libraries.advice(libraries, programs, system))
     message = f"{_counted(len(imported), 'package')} of the plan imported"
     message += f"; without modules, so not tried: {', '.join(empty)}" if empty else ""
     message += f"; not a conda environment, so not looked for: {', '.join(elsewhere)}" if elsewhere else ""
-    if not imported:
-        return Finding(Verdict.SKIP, message, "NOTHING_TO_IMPORT", rule=rule, derived=derived)
-    return Finding(Verdict.PASS, message, rule=rule, derived=derived)
+    return case.passed(message) if imported else case.skip("NOTHING_TO_IMPORT", message)
 
 
 def _late(names: Sequence[str]) -> _Problem:
@@ -127,35 +127,21 @@ def _late(names: Sequence[str]) -> _Problem:
     return _Problem(Verdict.INCONCLUSIVE, "IMPORT_TIME", message, advice)
 
 
-def _rows(observed: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    value = observed.get(key)
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise MalformedError(f"{key} is not a list of objects")
-    return value
-
-
 def _counted(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _worst(
-    problems: Sequence[_Problem],
-    rule: Mapping[str, Any],
-    derived: Mapping[str, Any],
-    first: tuple[str, ...] = (),
-) -> Finding:
+def _worst(case: Case, problems: Sequence[_Problem], first: tuple[str, ...] = ()) -> Finding:
     """Return one finding with the most severe verdict, whose problems come first; `first` is the first advice."""
-    verdict = next(rank for rank in _RANK if any(problem.verdict is rank for problem in problems))
     ordered = sorted(problems, key=lambda problem: _RANK.index(problem.verdict))
     message = "; ".join(problem.message for problem in ordered[:_SHOWN])
     message += f"; and {len(ordered) - _SHOWN} more, which are in the record" if len(ordered) > _SHOWN else ""
-    lines = (*first, *(line for problem in ordered for line in problem.advice))
-    advice = tuple(dict.fromkeys(lines))[:_ADVICE_LINES]
-    codes = sorted({problem.code for problem in problems})
-    return Finding(verdict, message, ordered[0].code, advice, rule, derived={**derived, "problems": codes})
+    advice = dict.fromkeys((*first, *(line for problem in ordered for line in problem.advice)))
+    case.derive(problems=sorted({problem.code for problem in problems}))
+    return case.finding(ordered[0].verdict, ordered[0].code, message, *tuple(advice)[:_ADVICE_LINES])
 
 
-def _problem(row: Mapping[str, Any], spec: Spec, env: Env) -> _Problem | None:
+def _problem(row: Mapping[str, Any], case: Case) -> _Problem | None:
     name, outcome = text(row, "name"), text(row, "outcome")
     called = f"{name} {row['version']}" if row.get("version") else name
     modules = strings(row, "modules")
@@ -168,7 +154,7 @@ def _problem(row: Mapping[str, Any], spec: Spec, env: Env) -> _Problem | None:
         advice = ("Build the image again from its plan: envkit build",)
         return _Problem(Verdict.FAIL, "PACKAGE_MISSING", f"{name} is planned, but not installed", advice)
     if outcome == "failed":
-        return _failed(row, called, spec, env)
+        return _failed(row, called, case)
     if outcome in ("crashed", "exited"):
         return _Problem(Verdict.FAIL, f"IMPORT_{outcome.upper()}", f"{called}: {_ending(row)}", by_hand)
     raise MalformedError(f"outcome is {outcome!r:.80}")
@@ -185,8 +171,8 @@ def _printed(row: Mapping[str, Any]) -> str:
     return f" ({line:.160})" if isinstance(line, str) and line else ""
 
 
-def _failed(row: Mapping[str, Any], called: str, spec: Spec, env: Env) -> _Problem:
-    failures, modules = _rows(row, "failed"), strings(row, "modules")
+def _failed(row: Mapping[str, Any], called: str, case: Case) -> _Problem:
+    failures, modules = objects(row, "failed"), strings(row, "modules")
     # The module with the package's own name comes first. If only others fail, the package can be used.
     first = next((item for item in failures if item.get("module") == modules[0]), failures[0] if failures else {})
     module, kind = text(first, "module"), text(first, "type")
@@ -196,7 +182,7 @@ def _failed(row: Mapping[str, Any], called: str, spec: Spec, env: Env) -> _Probl
     name = text(row, "name")
     library = system_libraries.missing_library(words)
     if library is not None:
-        return _without_library(row, called, message, library, verdict=_verdict(partial), spec=spec, env=env)
+        return _without_library(row, called, message, library, verdict=_verdict(partial), case=case)
     program = system_libraries.missing_program(words)
     if program is not None:
         return _Problem(_verdict(partial), "PROGRAM_MISSING", message, programs=(program,))
@@ -204,18 +190,18 @@ def _failed(row: Mapping[str, Any], called: str, spec: Spec, env: Env) -> _Probl
     if elsewhere is not None:
         return elsewhere
     if any(needle in words for needle in _NO_GPU_WORDS):
-        return _without_driver(called, message, env)
-    return _Problem(_verdict(partial), "IMPORT_FAILED", message, (_hint(name, module, words, spec),))
+        return _without_driver(called, message, case)
+    return _Problem(_verdict(partial), "IMPORT_FAILED", message, (_hint(name, module, words, case.spec),))
 
 
 def _without_library(
-    row: Mapping[str, Any], called: str, message: str, library: str, *, verdict: Verdict, spec: Spec, env: Env
+    row: Mapping[str, Any], called: str, message: str, library: str, *, verdict: Verdict, case: Case
 ) -> _Problem:
-    name = text(row, "name")
+    name, cuda = text(row, "name"), case.spec.get("cuda")
     if _DRIVER.match(library):
-        return _without_driver(called, message, env)
+        return _without_driver(called, message, case)
     if _CUDA_LIBRARY.match(library):
-        what = f"the build of {name} for CUDA {spec['cuda']}" if spec.get("cuda") else f"the CPU build of {name}"
+        what = f"the build of {name} for CUDA {cuda}" if cuda else f"the CPU build of {name}"
         return _Problem(Verdict.FAIL, "CUDA_LIBRARY_MISSING", message, (f"Install {what}.",))
     others = _needed(row, library)
     more = f" (and {', '.join(others)})" if others else ""
@@ -251,8 +237,8 @@ def _not_whole(row: Mapping[str, Any], called: str) -> _Problem | None:
     return _Problem(Verdict.WARN, "SYSTEM_LIBRARY_ABSENT", f"{message}, which the image lacks", libraries=lacking)
 
 
-def _without_driver(called: str, message: str, env: Env) -> _Problem:
-    if env.get("gpu"):
+def _without_driver(called: str, message: str, case: Case) -> _Problem:
+    if case.env.get("gpu"):
         advice = ("Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility.",)
         return _Problem(Verdict.FAIL, "DRIVER_LIBRARY_MISSING", message, advice)
     text = f"{called} is not verified: its import needs the NVIDIA driver, and there is no GPU here"
@@ -269,19 +255,18 @@ def _hint(name: str, module: str, words: str, spec: Spec) -> str:
     return f"Try it by hand: envkit run IMAGE -- python -c 'import {module}'"
 
 
-def _cuda(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    observed = observation["observed"]
-    has = {name: strings(mapping(observed, "has"), name) for name in mapping(observed, "has")}
-    packages = _rows(observed, "packages")
-    rule = {"type": "equals", "cuda": spec.get("cuda")}
-    problems = [problem for row in packages if (problem := _of_cuda(row, has, spec)) is not None]
-    derived = {"packages": len(packages)}
+def _cuda(case: Case) -> Finding:
+    case.rule("equals", cuda=case.spec.get("cuda"))
+    has = {name: strings(case.mapping("has"), name) for name in case.mapping("has")}
+    packages = case.objects("packages")
+    problems = [problem for row in packages if (problem := _of_cuda(row, has, case.spec)) is not None]
+    case.derive(packages=len(packages))
     if problems:
-        return _worst(problems, rule, derived)
+        return _worst(case, problems)
     if not packages:
-        return Finding(Verdict.PASS, "no installed package needs libraries of CUDA", rule=rule, derived=derived)
-    message = f"{_counted(len(packages), 'package')} with libraries of CUDA, none of another version than the image's"
-    return Finding(Verdict.PASS, message, rule=rule, derived=derived)
+        return case.passed("no installed package needs libraries of CUDA")
+    number = _counted(len(packages), "package")
+    return case.passed(f"{number} with libraries of CUDA, none of another version than the image's")
 
 
 def _of_cuda(row: Mapping[str, Any], has: Mapping[str, Sequence[str]], spec: Spec) -> _Problem | None:

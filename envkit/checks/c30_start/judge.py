@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from envkit.checks.fields import MalformedError, strings, text
-from envkit.checks.model import Finding, Verdict
+from envkit.checks.fields import MalformedError, text
 
 if TYPE_CHECKING:
-    from envkit.checks.model import Env, Observation, Spec
+    from collections.abc import Mapping
+    from typing import Any
+
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding
 
 _UNDECIDED = "undecided"
+_KEYS = ("kind", "word", "path", "role")
 # problem -> (what is wrong, reason code, advice)
 _PROBLEMS = {
     "missing": (
@@ -50,31 +53,28 @@ _PROBLEMS = {
 }
 
 
-def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge C30.start: each program and file on the way has to exist and be executable."""
-    observed = observation["observed"]
-    words = [*strings(observed, "entrypoint"), *strings(observed, "command")]
-    steps = observed.get("steps")
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps) or not steps:
+    case.rule("equals", problems=0)
+    words = [*case.strings("entrypoint"), *case.strings("command")]
+    steps = case.objects("steps")
+    if not steps:
         raise MalformedError("steps is not a list of objects")
-    promised = spec.get("start") or {}
+    promised = case.spec.get("start") or {}
     if words != [*promised.get("entrypoint", ()), *promised.get("command", ())]:
         raise MalformedError(f"the words are {words!r:.200}, not those of the image")
-    rule = {"type": "equals", "problems": 0}
     problem = next((step for step in steps if step.get("problem") not in (None, _UNDECIDED)), None)
     if problem is not None:
-        return _wrong(problem, promised, rule)
+        return _wrong(case, problem, [str(volume) for volume in promised.get("volumes") or ()])
     known = [text(step, "word") for step in steps if step.get("problem") is None]
     message = f"found: {', '.join(f'{word:.60}' for word in known)}" if known else "nothing that can be looked up"
     rest = next((step for step in steps if step.get("problem") == _UNDECIDED), None)
     if rest is not None:
         message += f"; not decided: {text(rest, 'word'):.80} ({text(rest, 'detail')})"
-    if not known:
-        return Finding(Verdict.SKIP, message, "START_UNDECIDED", rule=rule)
-    return Finding(Verdict.PASS, message, rule=rule)
+    return case.passed(message) if known else case.skip("START_UNDECIDED", message)
 
 
-def _wrong(step: Mapping[str, Any], promised: Mapping[str, Any], rule: Mapping[str, Any]) -> Finding:
+def _wrong(case: Case, step: Mapping[str, Any], volumes: list[str]) -> Finding:
     kind, word, path, role = (text(step, key) if step.get(key) is not None else "" for key in _KEYS)
     problem, detail = text(step, "problem"), text(step, "detail")
     if problem not in _PROBLEMS:
@@ -84,11 +84,6 @@ def _wrong(step: Mapping[str, Any], promised: Mapping[str, Any], rule: Mapping[s
     if path and path != word:
         called += f" ({path:.160})"
     message = f"{called} {what}{f': {detail:.160}' if detail else ''}"
-    volumes = [str(volume) for volume in promised.get("volumes") or ()]
     if problem == "missing" and path and any(PurePosixPath(path).is_relative_to(volume) for volume in volumes):
-        late = f"{message}; it is below a volume, which may bring it"
-        return Finding(Verdict.WARN, late, code, (advice,), rule)
-    return Finding(Verdict.FAIL, message, code, (advice,), rule)
-
-
-_KEYS = ("kind", "word", "path", "role")
+        return case.warn(code, f"{message}; it is below a volume, which may bring it", advice)
+    return case.fail(code, message, advice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from envkit.checks.case import Case
 from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
 
+PAGE = Path(__file__).parents[3] / "contributing" / "add-a-check.md"
 TABLE = """\
 schema: envkit.thresholds/1
 links: {generations: {3: {gt_per_s: 8.0, payload: 0.98}}}
@@ -129,3 +131,16 @@ def test_a_list_of_objects_has_nothing_else(value: Any) -> None:
     assert case_of({"rows": [{}]}).objects("rows", "readings") == [{}]
     with pytest.raises(MalformedError, match="rows is not a list of readings"):
         case_of({"rows": value}).objects("rows", "readings")
+
+
+def test_the_example_of_the_page_judges() -> None:
+    (block,) = re.findall(r"```python\n# judge\.py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {"Case": Case, "Finding": Finding}
+    exec(block, names)
+    judge, spec = names["judge"], {"thing": "round"}
+    passed = judge(case_of({"thing": "round", "per_s": 3}, spec=spec))
+    assert (passed.verdict, passed.message, passed.rule) == (Verdict.PASS, "round, 3.0 things/s", RATE)
+    slow = judge(case_of({"thing": "round", "per_s": 1}, spec=spec))
+    assert (slow.verdict, slow.reason_code, slow.metric["value"]) == (Verdict.WARN, "THING_SLOW", 1.0)
+    other = judge(case_of({"thing": "flat", "per_s": 3}, spec=spec))
+    assert (other.verdict, other.reason_code, other.rule["thing"]) == (Verdict.FAIL, "THING_DIFFERS", "round")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from envkit.checks.c29_packages.judge import judge
+from envkit.checks.case import Case
 from tests.support.verdicts import ERROR, FAIL, INCONCLUSIVE, PASS, SKIP, WARN, found, said
 
 DEBIAN = {"id": "debian", "version": "12", "like": []}
@@ -108,7 +109,7 @@ def test_what_an_import_raised(kind: str, line: str, expected: tuple[Any, str], 
 def test_with_a_gpu_the_driver_has_to_be_there() -> None:
     demo = failing("demo", "ImportError", "libcuda.so.1: cannot open shared object file")
     observation = {"id": "C29.imports", "observed": {"packages": [demo], "system": DEBIAN}}
-    finding = judge(observation, spec_of(demo), {"gpu": [{"name": "H200"}]})
+    finding = judge(Case(observation, spec_of(demo), {"gpu": [{"name": "H200"}]}))
     assert (finding.verdict, finding.reason_code) == (FAIL, "DRIVER_LIBRARY_MISSING")
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import number
-from envkit.checks.model import Finding, Verdict
-
 if TYPE_CHECKING:
-    from envkit.checks.model import Env, Observation, Spec
+    from envkit.checks.case import Case
+    from envkit.checks.model import Finding
 
 
-def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+def judge(case: Case) -> Finding:
     """Judge the offset."""
-    offset = number(observation["observed"], "offset_s")
+    offset = case.value("offset_s")
     message = f"local time is {offset:+.0f} s from UTC"
     if offset:
-        return Finding(Verdict.WARN, message, "NOT_UTC", ("Set TZ=UTC in the image definition's env.",))
-    return Finding(Verdict.PASS, message)
+        return case.warn("NOT_UTC", message, "Set TZ=UTC in the image definition's env.")
+    return case.passed(message)
