@@ -231,7 +231,7 @@ def _show_times(timer: StepTimer) -> None:
 def _closing(built: BuiltImage, timer: StepTimer) -> list[tuple[str, str]]:
     """Return labels and texts on what to do with an image, and on the time that it took."""
     from envkit.image.name import InLayout
-    from envkit.pipeline.verification import name_and_engine
+    from envkit.pipeline.machine import name_and_engine
 
     rows = []
     if built.pushed is None:

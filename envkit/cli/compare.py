@@ -89,7 +89,8 @@ def _from_records(first: Path, second: Path) -> Comparison:
 
 def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
     from envkit.image.name import image_name
-    from envkit.pipeline.verification import VerifyRequest, check_images, settings_here, subject_of
+    from envkit.pipeline.machine import check_images, settings_here
+    from envkit.pipeline.verification import VerifyRequest, subject_of
     from envkit.verify.compare.decide import Rule
     from envkit.verify.compare.launches import LAUNCH, gather
     from envkit.verify.compare.result import compared

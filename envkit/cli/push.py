@@ -91,7 +91,7 @@ class PushFlags:
         """
         from envkit.ground.state import read_last
         from envkit.image.name import image_name
-        from envkit.pipeline.verification import name_of
+        from envkit.pipeline.machine import name_of
 
         if self.image is not None:
             engine = load_settings({"engine": self.engine}).get("engine")

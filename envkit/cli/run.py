@@ -227,9 +227,8 @@ def shell(flags: RunFlags) -> int:
 
 def _run(flags: RunFlags, *, opens_shell: bool) -> int:
     from envkit.ground.text import neutral
-    from envkit.pipeline.printing import printed
+    from envkit.pipeline.machine import settings_here
     from envkit.pipeline.running import ready
-    from envkit.pipeline.verification import settings_here
     from envkit.run.attach import attach
 
     settings = noted(settings_here(_runner(flags)))
@@ -238,6 +237,8 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
             attested = _attested(flags, reporter) if flags.key_files else None
             request, last = own_image(_request(flags, opens_shell=opens_shell), settings, reporter)
             if flags.printed is not None:
+                from envkit.pipeline.printing import printed
+
                 return _print(printed(request, flags.printed, settings, reporter, attested=attested, last=last))
             prepared = ready(request, settings, reporter, until, attested=attested, last=last)
         if flags.progress.mode != "quiet":

@@ -69,7 +69,8 @@ def verify_python(python: str, *, allow_cpu: bool) -> int:
     """Verify a Python on this machine, print and keep the record, and return the exit code."""
     from envkit.ground.paths import state_dir
     from envkit.image.name import OnHost
-    from envkit.pipeline.verification import VerifyRequest, settings_here, subject_of
+    from envkit.pipeline.machine import settings_here
+    from envkit.pipeline.verification import VerifyRequest, subject_of
     from envkit.pipeline.verification import verify as run_verification
     from envkit.verify.driver import Options
 
@@ -92,7 +93,8 @@ class _Trace:
 
 def _verify_one(flags: VerifyFlags, document: str | None) -> int:
     from envkit.ground.paths import state_dir
-    from envkit.pipeline.verification import settings_here, subject_of
+    from envkit.pipeline.machine import settings_here
+    from envkit.pipeline.verification import subject_of
     from envkit.pipeline.verification import verify as run_verification
 
     settings, trace = noted(settings_here(flags.run.runner, flags.memory)), _Trace()

@@ -135,8 +135,8 @@ def command(flags: WatchFlags) -> int:
 def _run_inside(flags: WatchFlags, stdout: int | None) -> Record:
     """Run COMMAND in the image as `envkit run` does."""
     from envkit.ground.text import neutral
+    from envkit.pipeline.machine import settings_here
     from envkit.pipeline.running import ready
-    from envkit.pipeline.verification import settings_here
     from envkit.run.attach import attach
     from envkit.watch import running
 

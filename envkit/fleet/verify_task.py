@@ -23,7 +23,7 @@ from envkit.fleet.model import refused, worker_name
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, InterruptedRun, UsageError
 from envkit.ground.progress import Reporter, Silent
 from envkit.image.name import PREFIX, InArchive, InLayout, InRegistry, image_name
-from envkit.pipeline import verification
+from envkit.pipeline import machine, verification
 from envkit.plan.store import load_plan, plan_from_json
 from envkit.registry.remote import Remote
 from envkit.verify.driver import Options
@@ -127,7 +127,7 @@ def not_made(task: VerifyTask, error: Ending) -> Verification:
 
 
 def _record(task: VerifyTask, reporter: Reporter) -> Record:
-    settings = verification.settings_here(task.runner, task.memory)
+    settings = machine.settings_here(task.runner, task.memory)
     plan = None if task.plan is None else plan_from_json(json.loads(task.plan), f"the plan of {task.image}")
     options = Options(
         allow_cpu=task.allow_cpu,

@@ -29,7 +29,8 @@ from envkit.lock.model import FILE
 from envkit.lock.store import store_lock
 from envkit.pipeline import choosing, locking, pushing
 from envkit.pipeline.deadline import Deadline
-from envkit.pipeline.verification import VerifyRequest, check_runner, memory_of, name_and_engine, subject_of, verify
+from envkit.pipeline.machine import memory_of, name_and_engine
+from envkit.pipeline.verification import VerifyRequest, check_runner, subject_of, verify
 from envkit.plan import copying
 from envkit.plan.store import store_plan
 from envkit.run import remedies, runners

@@ -19,7 +19,7 @@ from envkit.ground.state import read_last
 from envkit.image.name import PREFIX, ImageName, InArchive, InEngine, InLayout, InRegistry
 from envkit.image.opening import described, open_image
 from envkit.pipeline import running
-from envkit.pipeline.verification import name_of
+from envkit.pipeline.machine import name_of
 from envkit.registry.remote import Remote
 from envkit.run import runners
 from envkit.run.attach import CLIENTS, line

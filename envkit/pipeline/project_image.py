@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
-from envkit.engines.builder import with_default_tag
-from envkit.engines.model import BuildOptions
 from envkit.ground import nvidia, paths
 from envkit.ground.errors import ConflictError, EngineError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
@@ -23,12 +21,10 @@ from envkit.ground.state import LastBuilt, read_project, write_project
 from envkit.lock.model import FILE
 from envkit.lock.store import digest_of, read_lock
 from envkit.pipeline.asking import AUTO, asked, fields_here
-from envkit.pipeline.building import BuildRequest, Watcher, build, engine_name, last_of, options_here
-from envkit.pipeline.deadline import Deadline
-from envkit.pipeline.pushing import PushAfterBuild
-from envkit.pipeline.verification import name_of, runner_of
+from envkit.pipeline.machine import name_of, runner_of
 from envkit.plan.store import load_plan
 from envkit.project import definition
+from envkit.run import runners
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -113,6 +109,13 @@ def image_of(
     found = read_project(state, key)
     if found is not None and _is_there(found, settings, reporter):
         return ProjectImage(image=found, plan=load_plan(state, found.plan), record=None)
+    # What builds an image takes longer to import than to find one.
+    from envkit.engines.builder import with_default_tag  # noqa: PLC0415
+    from envkit.engines.model import BuildOptions  # noqa: PLC0415
+    from envkit.pipeline.building import BuildRequest, Watcher, build, engine_name, last_of, options_here  # noqa: PLC0415
+    from envkit.pipeline.deadline import Deadline  # noqa: PLC0415
+    from envkit.pipeline.pushing import PushAfterBuild  # noqa: PLC0415
+
     for line in said:
         reporter.note(line)
     planned(plan, target)
@@ -170,6 +173,7 @@ def _is_there(found: LastBuilt, settings: Settings, reporter: Reporter) -> bool:
     """Return whether an image still is what was built: engines and users remove images, and places are overwritten."""
     try:
         runner, target = runner_of(name_of(found), settings, reporter, engine=found.engine, built=True)
-        return str(runner.inspect(target)["id"]) == found.id
+        # What runs the image inspects its layers, so here its configuration is enough.
+        return runners.ident_of(target, runner) == found.id
     except (EngineError, EnvironmentProblem):
         return False

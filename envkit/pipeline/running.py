@@ -20,7 +20,7 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import read_last, was_built
 from envkit.image.name import InEngine
 from envkit.knowledge import variables
-from envkit.pipeline.verification import gpus_here, name_of, runner_of
+from envkit.pipeline.machine import gpus_here, name_of, runner_of
 from envkit.plan import features
 from envkit.run.attach import CLIENTS
 from envkit.run.proot import ProotRunner

@@ -29,7 +29,7 @@ from envkit.lock.model import BUILT, Lock, Source, Wheel
 from envkit.lock.sdists import Sdist
 from envkit.lock.solve import Sources
 from envkit.lock.uv import Target
-from envkit.pipeline.verification import memory_of, name_and_engine, runner_of
+from envkit.pipeline.machine import memory_of, name_and_engine, runner_of
 from envkit.plan.source_spec import SourceSpec, parse
 from envkit.plan.toolchain import Needs, builder_plan
 from envkit.registry.transport import Transport

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from envkit.image.name import InEngine, InRegistry
-from envkit.render.texts import text_of
 
 if TYPE_CHECKING:
     from envkit.image.name import ImageName
@@ -161,6 +160,8 @@ def compose_service(session: Session, engine: str) -> str:
         "env": [[key, _escaped(value)] for key, value in session.env],
         "gpus": session.gpus,
     }
+    from envkit.render.texts import text_of  # noqa: PLC0415 - with Jinja, which the other forms do not need
+
     return text_of("export/compose.yaml.j2", values, ()).rstrip("\n")
 
 

@@ -244,6 +244,18 @@ def check_for_files(name: str, *, building: bool) -> None:
     raise _no_runner(consequence, reasons, building=building)
 
 
+def ident_of(image: ImageName, runner: Runner) -> str:
+    """Return the ID of a runner's image, without unpacking one in a file.
+
+    Raises:
+        EngineError: the image does not exist.
+        EnvironmentProblem: the engine does not answer.
+    """
+    from envkit.run.rootless.runner import FileRunner  # noqa: PLC0415 - as in `make`
+
+    return runner.identify(image) if isinstance(runner, FileRunner) else str(runner.inspect(image)["id"])
+
+
 def unpacking(name: str, output: str | None) -> Receive | None:
     """Return what unpacks the layers of an image while they are made; None if no runner here uses them unpacked.
 

@@ -104,7 +104,7 @@ NAMES: dict[str, set[str]] = {
     # Names of images that exist: an operand or an option, the API, the state folder, a task, the note of an image ID.
     "image_name": {
         "envkit.api", "envkit.cli.compare", "envkit.cli.doctor", "envkit.cli.push", "envkit.cli.run",
-        "envkit.cli.shell_values", "envkit.cli.verify", "envkit.fleet.verify_task", "envkit.pipeline.verification",
+        "envkit.cli.shell_values", "envkit.cli.verify", "envkit.fleet.verify_task", "envkit.pipeline.machine",
         "envkit.run.rootless.store",
     },
     # The same of what was published: HOST/NAME is in its registry.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world import apptainer
 from tests.world.world import up
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -144,3 +145,53 @@ def test_a_folder_without_a_project_says_what_it_looked_for(project: Project) ->
     assert done.returncode == 2
     assert "requirements.txt" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The project on a machine with Apptainer, and the folder for its SIF files."""
+
+    project: Project
+    folder: Path
+
+    def build(self, file: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        path = f"{apptainer.program().parent}:{self.project.env['PATH']}"
+        argv = ("build", "./train", "--cpu", "--no-verify", "--output", f"sif:{self.folder}/{file}")
+        return self.project.envkit(*argv, **{"PATH": path, **env})
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    project: Project, first: "subprocess.CompletedProcess[str]", tmp_path_factory: pytest.TempPathFactory
+) -> Cluster:
+    assert first.returncode == 7
+    return Cluster(project, tmp_path_factory.mktemp("cluster"))
+
+
+def test_a_real_apptainer_runs_the_sif_file_of_a_project(cluster: Cluster) -> None:
+    built = cluster.build("train.sif")
+    assert built.returncode == 0, built.stderr
+    assert [path.name for path in cluster.folder.iterdir()] == ["train.sif"]
+    # The tests' own root may lack capabilities that Apptainer would give to root.
+    argv = [str(apptainer.program()), "exec", "--no-privs", str(cluster.folder / "train.sif")]
+    done = subprocess.run([*argv, "python", "-c", "import torch; print(torch.ones(2).sum().item())"],
+                          check=False, capture_output=True, text=True)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "2.0\n"), done.stderr
+
+
+def test_a_failure_of_apptainer_is_shown_and_leaves_the_old_file(cluster: Cluster, tmp_path: Path) -> None:
+    old, no_folder = cluster.folder / "old.sif", tmp_path / "no folder"
+    old.write_bytes(b"old")
+    no_folder.touch()
+    done = cluster.build("old.sif", APPTAINER_TMPDIR=str(no_folder))
+    assert done.returncode == 8
+    assert "build ended with exit code" in done.stderr
+    assert old.read_bytes() == b"old"
+    assert not [path for path in cluster.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_without_apptainer_nothing_is_built(cluster: Cluster, tmp_path: Path) -> None:
+    done = cluster.build("none.sif", PATH=str(tmp_path))
+    assert done.returncode == 9
+    assert "--output sif: needs apptainer or singularity on PATH" in done.stderr
+    assert "assemble" not in done.stderr

@@ -9,7 +9,9 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EngineError
 from envkit.ground.host import cores
@@ -18,9 +20,11 @@ from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.image.name import ARCHIVE, LAYOUT, PREFIX, ImageName, InArchive, InEngine, InLayout, InRegistry, image_name
 from envkit.image.opening import read_file
-from envkit.registry.remote import Remote
 from envkit.run.rootless.layers import LayerCache
 from envkit.run.rootless.stack import Stack
+
+if TYPE_CHECKING:
+    from envkit.registry.remote import Remote
 
 _MOST_WORKERS = 4  # more would only wait for the disk
 _HINT = f"envkit verify {LAYOUT}:DIR, {ARCHIVE}:FILE or {PREFIX}HOST/NAME:TAG"
@@ -31,9 +35,16 @@ class ImageStore:
 
     def __init__(self, folder: Path, *, ca_bundle: str | None = None) -> None:
         self._folder = folder
-        self._remote = Remote(folder, ca_bundle=ca_bundle)
+        self._ca_bundle = ca_bundle
         self._layers = LayerCache(folder)
         self._known: dict[str, spec.Image] = {}
+
+    @cached_property
+    def _remote(self) -> Remote:
+        """Images in registries. Most commands run what is on this machine, and the client takes long to import."""
+        from envkit.registry.remote import Remote  # noqa: PLC0415
+
+        return Remote(self._folder, ca_bundle=self._ca_bundle)
 
     def open(self, name: ImageName) -> spec.Image:
         """Return the image of a name, or of an ID known from an earlier one. Its layers are not read yet.

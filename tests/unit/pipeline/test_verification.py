@@ -15,7 +15,8 @@ from envkit.fleet import build_task
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
 from envkit.image.name import image_name
-from envkit.pipeline.verification import VerifyRequest, name_and_engine, settings_here, subject_of
+from envkit.pipeline.machine import name_and_engine, settings_here
+from envkit.pipeline.verification import VerifyRequest, subject_of
 from envkit.verify.driver import Options
 from envkit.verify.selftest import NAME, SCHEMA
 from tests.support.plans import shipped_plan
@@ -114,4 +115,4 @@ def test_nobody_else_chooses_a_runner_for_an_image() -> None:
     """Two callers that each chose one drifted apart: one of them ignored the setting and the bundle."""
     folder = Path(envkit.__file__).parent
     found = [path for path in folder.rglob("*.py") if re.search(r"\bchoose_for\b", path.read_text(encoding="utf-8"))]
-    assert {str(path.relative_to(folder)) for path in found} == {"run/runners.py", "pipeline/verification.py"}
+    assert {str(path.relative_to(folder)) for path in found} == {"run/runners.py", "pipeline/machine.py"}
