@@ -58,7 +58,7 @@ def test_a_torch_that_sees_gpus_is_shown_without_a_finding(tmp_path: Path) -> No
         ({"error": "ModuleNotFoundError: No module named 'torch'"}, {}, ("torch-missing", Severity.INFO),
          "the active Python has no torch"),
         ({"error": "ImportError: x: undefined symbol: ncclCommResume"}, {}, ("torch-import-fails", Severity.ERROR),
-         "torch is installed but cannot be imported: The loaded NCCL is older than the one torch was built with"),
+         "torch is installed but cannot be imported: The NCCL that is loaded lacks a function that a library needs"),
         ({"torch": "2.9+cpu", "cuda": None, "available": False}, {}, ("torch-cpu-build", Severity.ERROR),
          "torch 2.9+cpu is a CPU build, so it sees no GPU"),
         ({"torch": "2.9+cpu", "cuda": None, "available": False}, {"driver": False}, ("torch-cpu-build", Severity.INFO),

@@ -45,7 +45,7 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
         "A DataLoader worker exited unexpectedly (line 1)",
         "A step ended with an exit code (line 4)",
     )
-    assert (found.exit_code, found.conclusion) == (0, "The DataLoader workers ran out of shared memory (line 3)")
+    assert (found.exit_code, found.conclusion) == (0, "Shared memory (/dev/shm) is full or too small (line 3)")
 
 
 def test_consequences_of_consequences_belong_to_the_cause() -> None:
