@@ -96,7 +96,7 @@ FAILURES: dict[str, Callable[[], Any]] = {
     "loader-timeout": lambda: first(Slow(), num_workers=1, timeout=1),
     "not-picklable": lambda: first(Local(), num_workers=1, multiprocessing_context="spawn"),
     "worker-killed": lambda: first(Dies(9), num_workers=1),
-    "shm-exhausted": lambda: first(Dies(7), num_workers=1),
+    "worker-bus-error": lambda: first(Dies(7), num_workers=1),
     "worker-segfault": lambda: first(Dies(11), num_workers=1),
     "too-many-workers": lambda: data.DataLoader(Even(), num_workers=4096),
     "weights-only": lambda: torch.load(io.BytesIO(saved(Thing()))),
