@@ -15,7 +15,7 @@ from envkit.doctor.logtext import unprefixed
 from envkit.doctor.model import Evidence
 from envkit.doctor.shapes import Sign
 from envkit.doctor.tracebacks import Traceback
-from envkit.knowledge.failures import NEAR
+from envkit.knowledge.signatures import NEAR
 
 _KEPT = 4  # of each kind, this many first lines and as many last ones
 _MOST_ORIGINS = 8 * _KEPT

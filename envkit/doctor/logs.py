@@ -18,8 +18,10 @@ from envkit.doctor.logtext import Piece, pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity, Verdict
 from envkit.ground.errors import NotVerifiedError
 from envkit.ground.text import LINE_LIMIT
-from envkit.knowledge import codes, programs, variables
-from envkit.knowledge.failures import NEAR, ROLES, Row, Signature, rows
+from envkit.knowledge import codes, contexts, programs, variables
+from envkit.knowledge.failures import ROLES, Reading, Row, rows
+from envkit.knowledge.readings import Values
+from envkit.knowledge.signatures import NEAR, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +44,6 @@ _CODES = ("exit", "code", "status", "rc=", *locales.EXIT_CODE)
 _MOST_SHAPES = 20_000
 _LONG_SHAPE = 300  # bytes
 _ERRORS = "surrogatepass"  # of a log that is cut in the middle of a character of UTF-16
-_CUDA_NUMBER = re.compile(r"\(found version (\d{4,5})\)")
 
 
 @dataclass(slots=True)
@@ -71,11 +72,12 @@ class _Watch:
 
 @dataclass(frozen=True, slots=True)
 class _Clue:
-    """What a row needs in its log, or what refutes it."""
+    """What a row needs in its log, what refutes it, or a line with values for its cause."""
 
     row: str
     signature: Signature
-    refutes: bool
+    refutes: bool = False
+    reading: Reading | None = None
 
 
 @dataclass(slots=True)
@@ -85,6 +87,8 @@ class ScanResult:
     hits: dict[str, _Hit] = field(default_factory=dict)
     needed: set[str] = field(default_factory=set)  # rows whose needs the log meets
     refuted: set[str] = field(default_factory=set)  # rows that a line of the log refutes
+    contexts: set[str] = field(default_factory=set)  # what made the log
+    values: dict[str, Values] = field(default_factory=dict)  # by row
     faults: Faults = field(default_factory=Faults)  # what looks like a failure and matches no row
     end: list[_RawLine] = field(default_factory=list)  # the last lines that have text
     lines: int = 0
@@ -103,7 +107,8 @@ class ScanResult:
     def drop_unsupported(self) -> None:
         """Remove the rows that the log does not bear out; their lines are those of an unknown failure."""
         for hit in list(self.hits.values()):
-            if hit.row.id in self.refuted or (hit.row.needs and hit.row.id not in self.needed):
+            is_borne_out = hit.row.id not in self.refuted and (not hit.row.needs or hit.row.id in self.needed)
+            if not is_borne_out or not hit.row.is_possible(self.contexts):
                 del self.hits[hit.row.id]
                 if hit.row.severity is Severity.ERROR:
                     self.faults.add(hit.lines)
@@ -243,20 +248,37 @@ def _conclusion(
 ) -> str:
     if verdict is Verdict.NAMED:
         return f"{findings[0].title} (line {findings[0].evidence[0].line})"
-    if verdict is Verdict.UNKNOWN and unknown:
-        sure = set(result.faults.sure())
-        first = _first(result, unknown)
-        origin = result.faults.origins.get(first.line or 0)
-        if origin is not None:
-            raised = first.text[:_QUOTE]
-            return f"the program raised {raised} {origin}, and envkit knows no further cause (line {first.line})"
-        verb = "shows" if first.line in sure else "may show"
-        return f"the log {verb} a failure that envkit does not recognize (line {first.line})"
     if verdict is Verdict.UNKNOWN:
-        return f"{findings[0].title} (line {findings[0].evidence[0].line}), but the log does not show why"
+        return _unrecognized(findings, unknown, result) if unknown else _unexplained(findings[0])
     if verdict is Verdict.CLEAR and last is not None:
         return f"no sign of failure: the log ends with {last.text[:_QUOTE]!r} (line {last.line})"
     return "no sign of failure, but the log does not say how the job ended" if result.lines else "the log is empty"
+
+
+def _unrecognized(findings: Sequence[Finding], unknown: Sequence[Evidence], result: ScanResult) -> str:
+    sure = set(result.faults.sure())
+    first = _first(result, unknown)
+    origin = result.faults.origins.get(first.line or 0)
+    if origin is not None:
+        raised = first.text[:_QUOTE]
+        return f"the program raised {raised} {origin}, and envkit knows no further cause (line {first.line})"
+    effect = _effect(findings, result)
+    # An exit code adds nothing to what is known; another error may be the reason.
+    if effect is not None and all(one.line not in sure or shapes.has_exit_code(one.text) for one in unknown):
+        return _unexplained(effect)
+    verb = "shows" if first.line in sure else "may show"
+    known = "" if effect is None else f"{effect.title} (line {effect.evidence[0].line}), and "
+    return f"{known}the log {verb} a failure that envkit does not recognize (line {first.line})"
+
+
+def _effect(findings: Sequence[Finding], result: ScanResult) -> Finding | None:
+    """Return the first error that is known and says what happened, though not why; a final message says nothing."""
+    errors = (found for found in findings if found.severity is Severity.ERROR)
+    return next((found for found in errors if result.hits[found.id].row.role == "effect"), None)
+
+
+def _unexplained(found: Finding) -> str:
+    return f"{found.title} (line {found.evidence[0].line}), but the log does not show why"
 
 
 def scan(file: BufferedReader) -> ScanResult:
@@ -295,6 +317,9 @@ class _Index:
             for refutes, signatures in ((False, row.needs), (True, row.refuted_by)):
                 for signature in signatures:
                     self._clues.setdefault(signature.has, []).append(_Clue(row.id, signature, refutes))
+            for reading in row.reads:
+                clue = _Clue(row.id, reading.signature, reading=reading)
+                self._clues.setdefault(clue.signature.has, []).append(clue)
 
     def literals(self) -> tuple[str, ...]:
         """Return the literals and the words of failures; no other line matters."""
@@ -317,19 +342,22 @@ class _Index:
         # `plain` cuts a long line, and would cut off a message far out in it.
         is_short = len(line) <= LINE_LIMIT
         clean = plain(line) if is_short else ""
-        clues: list[_Clue] = []
+        clues: list[tuple[_Clue, str]] = []
         starts: list[tuple[_Watch, str]] = []
         coded: list[str] = []
         for text in matched:
             around = clean if is_short else plain(_around(line, low.find(text)))
-            clues += [clue for clue in self._clues.get(text, ()) if clue.signature.fits(around)]
+            clues += [(clue, around) for clue in self._clues.get(text, ()) if clue.signature.fits(around)]
             starts += [(watch, around) for watch in self._starts.get(text, ()) if watch.signature.fits(around)]
             coded += [around] if shape.may_name and text in self._codes else []
         # Last, because most lines fit nothing.
         if not (clues or starts or coded) or shapes.quoted(clean):
             return False
-        for clue in clues:
-            (result.refuted if clue.refutes else result.needed).add(clue.row)
+        for clue, around in clues:
+            if clue.reading is not None:
+                result.values.setdefault(clue.row, Values()).read(clue.reading, around)
+            else:
+                (result.refuted if clue.refutes else result.needed).add(clue.row)
         hits = [_start(watch, number, around, result) for watch, around in starts]
         hits += [_codes(number, around, result) for around in coded]
         return any(hits)
@@ -346,7 +374,10 @@ class _Shapes:
     def __init__(self, index: _Index, result: ScanResult) -> None:
         self._result = result
         self._index = index
-        self._literals = [(text, _masked(text).decode()) for text in index.literals()]
+        self._tested = frozenset(index.literals())
+        self._contexts = frozenset(contexts.literals())
+        known = dict.fromkeys((*index.literals(), *contexts.literals()))  # in the order of the rows
+        self._literals = [(text, _masked(text).decode()) for text in known]
         self._known: dict[bytes, _Shape | None] = {}
 
     def of(self, piece: Piece) -> Iterator[tuple[int, str, _Shape]]:
@@ -381,18 +412,22 @@ class _Shapes:
 
     def _shape(self, low: str, line: str, present: Sequence[tuple[str, str]]) -> _Shape | None:
         """Return what is known of a shape; None if its lines say nothing. Digits decide no prefix and no sign."""
-        literals = tuple(literal for literal, shape in present if shape in low)
+        all_literals = [literal for literal, masked in present if masked in low]
+        if found := self._contexts.intersection(all_literals):
+            # Once for each shape is enough: digits decide no context.
+            self._result.contexts.update(contexts.shown(plain(line), found))
+        literals = tuple(literal for literal in all_literals if literal in self._tested)
         if not literals and not shapes.may_name_exception(line):
             return None
-        found = _Shape(
+        shape = _Shape(
             literals,
             shapes.sign(plain(line)),
             may_have_code=any(word in low for word in _CODES),
             may_name=codes.may_name(line) or any(word in low for word in variables.literals()),
             joins=tracebacks.joins(low),
         )
-        says = found.sign or found.may_have_code or found.may_name or found.joins or self._index.tests(literals)
-        return found if says else None
+        says = shape.sign or shape.may_have_code or shape.may_name or shape.joins or self._index.tests(literals)
+        return shape if says else None
 
 
 def _around(line: str, position: int) -> str:
@@ -456,36 +491,36 @@ def _findings(result: ScanResult) -> list[Finding]:
     # A note that explains an error gets the severity of that error.
     weights = {hit.row.id: _worst([hit, *followers[hit.row.id]]) for hit in roots}
     roots.sort(key=lambda hit: _order(hit, weights[hit.row.id]))
-    return [_finding(hit, weights[hit.row.id], followers[hit.row.id]) for hit in roots]
+    present = {hit.row.id for hit in roots}
+    roots.sort(key=lambda hit: (RANK.index(weights[hit.row.id]), bool(present.intersection(hit.row.after))))
+    return [_finding(hit, weights[hit.row.id], followers[hit.row.id], result) for hit in roots]
 
 
-def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Finding:
-    row = hit.row
+def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit], result: ScanResult) -> Finding:
+    row = hit.row.seen_in(result.contexts)
+    values = result.values.get(row.id)
+    read = () if values is None else values.sentences()
     return Finding(
         id=row.id,
         severity=severity,
         title=row.title,
         evidence=tuple(sorted(hit.lines, key=lambda evidence: evidence.line or 0)),
-        cause=" ".join(dict.fromkeys(filter(None, (row.cause, *_read(hit, followers))))),
+        cause=" ".join(dict.fromkeys(filter(None, (row.cause, *_read(hit, followers), *read)))),
         check=row.check,
         fix=row.fix,
         distinguish=row.distinguish,
         sources=row.sources,
-        consequences=tuple(f"{other.row.title} (line {other.first})" for other in followers),
+        consequences=tuple(f"{other.row.seen_in(result.contexts).title} (line {other.first})" for other in followers),
         times=hit.times,
     )
 
 
 def _read(hit: _Hit, followers: Sequence[_Hit]) -> Iterator[str]:
-    """Explain what lines say in numbers: error codes, the action that a GPU needs, and 12080 for CUDA 12.8."""
+    """Explain what lines say in numbers: error codes, and the action that a GPU needs."""
     for line in hit.lines:
         yield from (code.said for code in codes.read(line.text) if hit.row in code.rows)
     texts = [line.text for one in (hit, *followers) for line in one.lines]
     yield from filter(None, map(codes.asked, texts))
-    match = next((candidate for text in texts if (candidate := _CUDA_NUMBER.search(text))), None)
-    if match is not None:
-        number = int(match[1])
-        yield f"{number} means CUDA {number // 1000}.{number % 1000 // 10}, the newest version that this driver runs."
 
 
 def _order(hit: _Hit, severity: Severity) -> tuple[int, int, int]:

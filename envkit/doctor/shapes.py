@@ -25,6 +25,7 @@ WORDS = (
     "unable to", "not permitted", "denied", "refused", "no such", "not found", "no devices were found",
     "not allowed", "is configured", "invalid", "corrupt", "mismatch", "not supported", "interrupt", "deadline",
     "errimagepull", "containercannotrun", "segmentation fault", "unexpected", "rc=",
+    "problems while solving", "nothing provides", "repo priority",
     ": line ", "sh: ", "没有那个文件", *(text.lower() for text in locales.ALL),
 )  # fmt: skip
 """A line without one of these shows no failure by its words, unless it has the shape of an exception's name."""
@@ -79,6 +80,9 @@ _SURE = re.compile(
     r"|NVRM: .{0,160}(?:[Ff]ail|fallen off|mismatch|[Cc]annot|not supported|not responding|[Ee]rror)|\bXid \(PCI"
     r"|\bNVIDIA-SMI (?:has failed|couldn't)|^No devices were found|^Failed to initialize NVML"
     r"|\bNCCL WARN |\bvalues : [1-9]\d{0,9} FAILED"
+    # The solvers of conda and mamba.
+    r"|^Encountered problems while solving|\bCould not solve for environment specs|^- nothing provides "
+    r"|\bis excluded by strict repo priority"
     # Final states of Slurm and Kubernetes.
     rf"|\bDUE TO (?:{programs.phrases('Slurm')})|\bCANCELLED AT \d|\boom[_-]kill event"
     r"|: task [\d,-]{1,40}: (?:Killed|Terminated|Exited|Out Of Memory|Aborted|Segmentation|Bus)"
@@ -117,6 +121,10 @@ _INFORMATIONAL = re.compile(
     r"\blevel=(?:info|debug)\b"
     r"|^ERROR: Ignored the following (?:yanked )?versions"  # pip lists what it skipped, whether or not it finds others
     r"|^frame #\d{1,4}: "  # of a C++ stack, in which c10::Error is the name of a class
+    # TensorFlow and XLA print these with the letter of an error in jobs that go well.
+    r"|Unable to register cu\w{2,10} factory: Attempting to register factory for plugin|computation placer already"
+    r"|NUMA node read from SysFS had negative value|could not open file to read NUMA node"
+    r"|TF-TRT Warning|Could not load dynamic library 'libnvinfer|dlerror: libnvinfer"
 )
 # A comment, a command or call that prints a text (typed, traced by `set -x`, or as the step of a Dockerfile), and
 # advice that quotes a message.

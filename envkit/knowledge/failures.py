@@ -6,15 +6,18 @@ failures, and sources. `role: cause` is the error itself, `role: effect` a messa
 one log, `codes` the reason codes of verify records with the same meaning. `needs` and `refuted_by` are lines of the
 same log: without one of the former, or with one of the latter, the log does not bear out the row, and it is not named.
 
-A signature is a literal that the line must contain (case-insensitive) and, optionally, a regular expression, literals
-of which one must be nearby, and an expression that excludes the line. Only lines with a literal are tested further,
-so reading a log is about as fast as a text search.
+`only_in` and `not_in` are contexts (`tables/contexts.yaml`: Docker, Windows, conda, JAX): a row with `only_in` needs a
+log that shows one of them, a row with `not_in` one that shows none. `in` has other texts for a context: title, cause,
+check or fix replace those of the row, of the first context that the log shows. `reads` are lines whose values belong
+into the cause: the named groups of `match` are kept, and `say` is a sentence with them, left out if one is not in the
+log. `{needed:cudnn}` and `{found:cuda}` write the numbers of those libraries as versions. `after` are rows that are
+named before this one if both are in one log, whichever came first: broken hardware before a fault of a program.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -22,15 +25,17 @@ from typing import Any
 
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
+from envkit.knowledge import contexts
+from envkit.knowledge.signatures import Signature, signature, texts
 
 DATA = Path(__file__).parent / "data"
 ROLES = ("cause", "effect", "end")
 _ROW = {
     "id", "title", "role", "severity", "signatures", "cause", "check", "fix", "distinguish", "sources", "explains",
-    "traps", "codes", "needs", "refuted_by",
+    "traps", "codes", "needs", "refuted_by", "only_in", "not_in", "in", "reads", "after",
 }  # fmt: skip
-_OPTIONAL = {"explains", "traps", "codes", "needs", "refuted_by"}
-_SIGNATURE = {"has", "match", "near", "unless"}
+_OPTIONAL = {"explains", "traps", "codes", "needs", "refuted_by", "only_in", "not_in", "in", "reads", "after"}
+_TEXTS = {"title", "cause", "check", "fix"}  # that a context may replace
 
 
 class Severity(StrEnum):
@@ -42,29 +47,11 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """A message that shows a failure. `has` and `near` are lowercase; one of `near` is at most `NEAR` lines away."""
+class Reading:
+    """A line whose values belong into the cause; `say` is a sentence with the groups of all readings of the row."""
 
-    has: str
-    match: str | None = None
-    near: tuple[str, ...] = ()
-    unless: str | None = None
-
-    def fits(self, line: str) -> bool:
-        """Return whether a line with `has` shows the failure; `near` is not tested."""
-        if self.match is not None and not compiled(self.match).search(line):
-            return False
-        return self.unless is None or not compiled(self.unless).search(line)
-
-
-@cache
-def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a case-insensitive expression when the first line needs it."""
-    return re.compile(pattern, re.IGNORECASE)
-
-
-NEAR = 60
-"""Lines before and after in which `near` is searched: the length of a traceback with its context."""
+    signature: Signature
+    say: str = ""  # only keeps values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +74,22 @@ class Row:
     codes: tuple[str, ...]  # reason codes of verify records that mean the same
     needs: tuple[Signature, ...] = ()  # of which one must be somewhere in the log
     refuted_by: tuple[Signature, ...] = ()  # of which none may be in the log
+    only_in: tuple[str, ...] = ()  # contexts of which the log has to show one
+    not_in: tuple[str, ...] = ()  # contexts of which the log may show none
+    # By context: the fields that have another text in it.
+    texts_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    reads: tuple[Reading, ...] = ()
+    after: tuple[str, ...] = ()  # rows that are named before this one
+
+    def is_possible(self, shown: Collection[str]) -> bool:
+        """Return whether the row can be meant in a log that shows these contexts."""
+        is_refuted = any(name in shown for name in self.not_in)
+        return not is_refuted and (not self.only_in or any(name in shown for name in self.only_in))
+
+    def seen_in(self, shown: Collection[str]) -> Row:
+        """Return the row with the texts for the contexts that a log shows."""
+        name = next((name for name in self.texts_in if name in shown), None)
+        return self if name is None else replace(self, **self.texts_in[name])
 
 
 @cache
@@ -107,9 +110,9 @@ def rows() -> tuple[Row, ...]:
     if len(by_id) != len(all_rows):
         raise UsageError("two rows of the knowledge base have the same id")
     for row in all_rows:
-        unknown = [name for name in row.explains if name not in by_id]
+        unknown = [name for name in (*row.explains, *row.after) if name not in by_id]
         if unknown:
-            raise UsageError(f"{row.id}: explains {unknown[0]!r}, which is not a row")
+            raise UsageError(f"{row.id}: explains or comes after {unknown[0]!r}, which is not a row")
     return tuple(all_rows)
 
 
@@ -137,34 +140,46 @@ def _row(tree: Any, path: Path) -> Row:
         title=tree["title"],
         role=tree["role"],
         severity=Severity(tree["severity"]),
-        signatures=tuple(_signature(signature, name) for signature in tree["signatures"]),
+        signatures=tuple(signature(entry, name) for entry in tree["signatures"]),
         cause=tree["cause"],
-        check=_lines(tree["check"]),
-        fix=_lines(tree["fix"]),
+        check=texts(tree["check"]),
+        fix=texts(tree["fix"]),
         distinguish=tree["distinguish"],
-        sources=_lines(tree["sources"]),
-        explains=_lines(tree.get("explains")),
-        traps=_lines(tree.get("traps")),
-        codes=_lines(tree.get("codes")),
-        needs=tuple(_signature(signature, name) for signature in tree.get("needs", ())),
-        refuted_by=tuple(_signature(signature, name) for signature in tree.get("refuted_by", ())),
+        sources=texts(tree["sources"]),
+        explains=texts(tree.get("explains")),
+        traps=texts(tree.get("traps")),
+        codes=texts(tree.get("codes")),
+        needs=tuple(signature(entry, name) for entry in tree.get("needs", ())),
+        refuted_by=tuple(signature(entry, name) for entry in tree.get("refuted_by", ())),
+        only_in=_contexts(tree.get("only_in"), name),
+        not_in=_contexts(tree.get("not_in"), name),
+        texts_in=_texts_in(tree.get("in", {}), name),
+        reads=tuple(_reading(entry, name) for entry in tree.get("reads", ())),
+        after=texts(tree.get("after")),
     )
 
 
-def _signature(tree: Any, name: str) -> Signature:
-    if isinstance(tree, str):
-        tree = {"has": tree}
-    if not isinstance(tree, dict) or set(tree) - _SIGNATURE or not isinstance(tree.get("has"), str):
-        raise UsageError(f"{name}: a signature must be a string or a mapping of has, match, near and unless")
-    return Signature(
-        has=tree["has"].lower(),
-        match=tree.get("match"),
-        near=tuple(text.lower() for text in _lines(tree.get("near"))),
-        unless=tree.get("unless"),
+def _contexts(value: Any, name: str) -> tuple[str, ...]:
+    names = texts(value)
+    unknown = [one for one in names if one not in contexts.names()]
+    if unknown:
+        raise UsageError(f"{name}: unknown context {unknown[0]!r}", hint=f"known: {', '.join(contexts.names())}")
+    return names
+
+
+def _texts_in(tree: Any, name: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for context in _contexts(list(tree), name):
+        other = tree[context]
+        if not isinstance(other, dict) or not other or set(other) - _TEXTS:
+            raise UsageError(f"{name}: in {context}: only {', '.join(sorted(_TEXTS))} can be replaced")
+        found[context] = {key: texts(text) if key in ("check", "fix") else text for key, text in other.items()}
+    return found
+
+
+def _reading(tree: Any, name: str) -> Reading:
+    if not isinstance(tree, dict) or "match" not in tree:
+        raise UsageError(f"{name}: reads: an entry is a mapping of has, match, unless and say")
+    return Reading(
+        signature=signature({key: value for key, value in tree.items() if key != "say"}, name), say=tree.get("say", "")
     )
-
-
-def _lines(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, str) else tuple(str(line) for line in value)

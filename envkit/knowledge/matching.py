@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from envkit.knowledge import codes
-from envkit.knowledge.failures import ROLES, Row, Severity, Signature, rows
+from envkit.knowledge import codes, contexts
+from envkit.knowledge.failures import ROLES, Row, Severity, rows
+from envkit.knowledge.signatures import Signature
 
 _WEIGHTS = tuple(Severity)
 
@@ -23,7 +24,12 @@ def shown(text: str, context: str = "") -> tuple[Row, ...]:
     for number, line in enumerate(map(str.strip, text.splitlines())):
         for row in (*_by_signature(line, whole), *(row for code in codes.read(line) for row in code.rows)):
             first.setdefault(row.id, (number, row))
-    borne_out = [(number, row) for number, row in first.values() if _is_borne_out(row, text)]
+    made_by = {name for line in text.splitlines() for name in contexts.shown(line.strip())}
+    borne_out = [
+        (number, row.seen_in(made_by))
+        for number, row in first.values()
+        if row.is_possible(made_by) and _is_borne_out(row, text)
+    ]
     explained = {name for _, row in borne_out for name in row.explains}
     roots = [(number, row) for number, row in borne_out if row.id not in explained]
     roots.sort(key=lambda item: (_WEIGHTS.index(item[1].severity), ROLES.index(item[1].role), item[0]))

@@ -23,6 +23,7 @@ CONCEPTS = {
     "states": _PROGRAMS,
     "tools": _PROGRAMS,
     "exceptions": _PROGRAMS,
+    "contexts": ("envkit.knowledge.contexts", "envkit.knowledge.matching"),
 }
 VERBS = {
     "envkit.doctor.logs": "doctor --log",
@@ -45,6 +46,7 @@ EXPECTED = {
     "states": {"doctor --log"},
     "tools": {"doctor --log"},
     "exceptions": {"doctor --log"},
+    "contexts": _ERRORS,
 }
 
 

@@ -9,16 +9,22 @@ from typing import Any
 
 import pytest
 
+from benchmarks.log_verdicts import KEPT, entries
 from envkit.doctor.logs import diagnose_log, scan
 from envkit.doctor.logtext import plain
 from envkit.doctor.model import Verdict
 from envkit.facts.load import load
 from envkit.ground import strictyaml
+from envkit.knowledge import contexts
 from envkit.knowledge.failures import Row, rows
+from envkit.knowledge.readings import wanted
+from envkit.knowledge.signatures import compiled
 from tests.support.linear import MOST_WAYS, ways
+from tests.unit.knowledge.test_contexts import CONTEXTS
 
 CASES = Path(__file__).parent / "cases"
 ROWS = rows()
+FAILING = [*entries(KEPT, "failures")]
 
 
 @cache
@@ -85,9 +91,53 @@ def test_a_row_without_what_it_needs_is_not_named(row: Row) -> None:
     assert row.id not in found_in("\n".join(kept))
 
 
+@pytest.mark.parametrize("row", [row for row in ROWS if row.only_in or row.not_in], ids=lambda row: row.id)
+def test_a_context_decides_whether_a_row_can_be_meant(row: Row) -> None:
+    seen = cases()[row.id]["seen"]
+    lines = {context.name: CONTEXTS[context.name]["seen"][0] for context in contexts.table()}
+    for name in row.not_in:
+        assert row.id not in found_in(f"{lines[name]}\n{seen}")
+    for name in row.only_in:
+        assert row.id in found_in(f"{lines[name]}\n{seen}")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.texts_in], ids=lambda row: row.id)
+def test_a_context_has_its_own_texts(row: Row) -> None:
+    for name, texts in row.texts_in.items():
+        log = f"{CONTEXTS[name]['seen'][0]}\n{cases()[row.id]['seen']}"
+        found = diagnose_log(io.BufferedReader(io.BytesIO(log.encode())), "log").findings
+        (finding,) = [one for one in found if one.id == row.id]
+        # Another context of the case may come first.
+        kept = [one for one in row.texts_in.values() if finding.fix == one.get("fix", row.fix)]
+        assert texts in kept or len(row.texts_in) > 1
+        assert kept
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.reads], ids=lambda row: row.id)
+def test_the_values_of_a_row_are_read(row: Row) -> None:
+    """Each line with values is in the case or in a log of the row, and each sentence is said in one of them."""
+    logs = [cases()[row.id]["seen"], *(entry["line"] for entry in FAILING if row.id in entry.get("rows", ()))]
+    lines = [plain(line) for log in logs for line in log.splitlines()]
+    groups: set[str] = set()
+    for reading in row.reads:
+        assert any(reading.signature.has in line.lower() and reading.signature.fits(line) for line in lines), reading
+        groups |= set(compiled(reading.signature.match or "").groupindex)
+    said = {wanted(reading.say) for reading in row.reads if reading.say}
+    assert set().union(*said) == groups
+    causes = " ".join(
+        finding.cause
+        for log in logs
+        for finding in diagnose_log(io.BufferedReader(io.BytesIO(log.encode())), "log").findings
+        if finding.id == row.id
+    )
+    for reading in row.reads:
+        start = reading.say.partition("{")[0].strip() or reading.say.rpartition("}")[2].strip()
+        assert start in causes, reading
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_the_work_of_an_expression_is_bounded(row: Row) -> None:
-    for signature in (*row.signatures, *row.needs, *row.refuted_by):
+    for signature in (*row.signatures, *row.needs, *row.refuted_by, *(reading.signature for reading in row.reads)):
         assert len(signature.has) >= 3
         for pattern in (signature.match, signature.unless):
             assert pattern is None or ways(pattern) <= MOST_WAYS

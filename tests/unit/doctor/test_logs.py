@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from envkit.doctor.logs import diagnose_log
 from envkit.doctor.model import Diagnosis, Severity, Verdict
-from envkit.knowledge.failures import NEAR
+from envkit.knowledge.signatures import NEAR
 
 _WORDS = (
     b"\n", b"\r", b"\x1b[31m", b"\xff\xfe", b"2026-11-20T12:00:00Z ", b"RuntimeError: No CUDA GPUs are available",
