@@ -187,7 +187,9 @@ def _dask(
                 workers.kill(names[1])
 
         note: Callable[[str], None] = tell if kill else _nothing
-        with ClusterRun(workers.address, engine="embedded", output=tasks[0].output, note=note) as fleet:
+        with ClusterRun(
+            workers.address, engine="embedded", options=BuildOptions(output=tasks[0].output), note=note
+        ) as fleet:
             wait(fleet.started)
             began = time.perf_counter()
             outcomes = fleet.run(tasks, count)

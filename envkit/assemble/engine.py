@@ -27,7 +27,7 @@ from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.platforms import of_machine
 from envkit.ground.state import own_layout
 from envkit.image import spec
-from envkit.image.name import InLayout, InRegistry, InSif, OutputName, output_name
+from envkit.image.name import InLayout, InRegistry, InSif, OutputName
 from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
@@ -109,7 +109,7 @@ class EmbeddedBuilder:
         began = time.monotonic()
         check_tags(options.tags)
         check_output(options)
-        output = output_name(options.output) if options.output else self._kept(plan, options.tags)
+        output = options.target or self._kept(plan, options.tags)
         if lock is None:
             raise LockError("there is no lock; the embedded engine needs one", hint="envkit lock")
         require_fit(lock, plan)

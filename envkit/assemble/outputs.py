@@ -18,7 +18,6 @@ from envkit.image.name import (
     InRegistry,
     InSif,
     Reference,
-    output_name,
     parse_reference,
 )
 
@@ -38,7 +37,7 @@ def check_output(options: BuildOptions) -> None:
         UsageError: the output is invalid, or an option for registries is given with another kind of output.
         EnvironmentProblem: the program that writes this kind is missing.
     """
-    output = output_name(options.output) if options.output else None
+    output = options.target
     match output:
         case InRegistry(reference=reference):
             repositories(reference, options.mount_from)

@@ -14,6 +14,7 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.console import tell
 from envkit.cli.declare import Section, argument, flag, new_command, option
+from envkit.cli.image_names import PUBLISHED
 from envkit.cli.options import (
     PATH,
     ProgressOptions,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from envkit.attest.keys import PrivateKey
     from envkit.attest.making import Result, Sources
     from envkit.attest.subject import Subject
-    from envkit.image.name import Reference
+    from envkit.image.name import ImageName, Reference
 
 _HELP = """Attach SBOM, provenance and verification records to IMAGE in its registry.
 
@@ -50,7 +51,7 @@ Exit codes: 0 attached, 4 no lock, 8 registry refused, 10 a record, plan or lock
 class AttestFlags:
     """The options of `envkit attest`."""
 
-    image: str | None = argument(required=False, shell_complete=shell_values.pushed)
+    image: ImageName | None = argument(required=False, type=PUBLISHED, shell_complete=shell_values.pushed)
     records: tuple[Path, ...] = option(
         Section.INPUT, "--record FILE", multiple=True, type=PATH, help="Verification record; repeatable."
     )
@@ -78,16 +79,16 @@ class AttestFlags:
         Raises:
             UsageError: the image, the records or the key are missing or invalid.
         """
-        from envkit.image.name import InEngine, InRegistry, parse_reference, published_name
+        from envkit.image.name import InEngine, InRegistry, parse_reference
 
-        if self.image is None:
+        name = self.image
+        if name is None:
             raise UsageError("missing IMAGE", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")
-        name = published_name(self.image)
         if isinstance(name, InEngine):
             parse_reference(name.name)  # what is not valid in any registry is refused as that
         if not isinstance(name, InRegistry):
             raise UsageError(
-                f"{self.image!r:.200} is not in a registry, and attestations are stored in the registry of the image",
+                f"{name.typed!r:.200} is not in a registry, and attestations are stored in the registry of the image",
                 hint="write HOST/NAME:TAG: registry.example.com/team/train:1.0",
             )
         if not self.records:

@@ -12,6 +12,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, group, new_command, option
+from envkit.cli.image_names import IMAGE
 from envkit.cli.options import (
     PATH,
     STDOUT,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from envkit.image.name import ImageName
     from envkit.verify.compare.decide import Row
     from envkit.verify.compare.result import Comparison
 
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 class CompareFlags:
     """The options of `envkit compare`."""
 
-    sides: tuple[str, ...] = argument(nargs=-1, metavar="A B", shell_complete=shell_values.images_or_files)
+    sides: tuple[ImageName, ...] = argument(
+        nargs=-1, metavar="A B", type=IMAGE, shell_complete=shell_values.images_or_files
+    )
     # With 5 launches per side, the smallest exact p is 0.008; with 3 it is 0.10 (`compare.launches`).
     launches: int | None = option(
         Section.CHECKS, "--launches N", type=click.IntRange(min=5), help="Launches per side. [as many as needed]"
@@ -63,13 +67,16 @@ def command(flags: CompareFlags) -> int:
     """
     document = flags.document.target()
     first, second = _two(flags.sides)
-    recorded = [_is_record(item) for item in (first, second)]
+    recorded = [_is_record(item.typed) for item in (first, second)]
     if any(recorded) and not all(recorded):
         raise UsageError(
             "an image cannot be compared with records, because their launches do not alternate",
             hint="name two images, or two folders of records",
         )
-    comparison = _from_records(Path(first), Path(second)) if all(recorded) else _from_launches(first, second, flags)
+    if all(recorded):
+        comparison = _from_records(Path(first.typed), Path(second.typed))
+    else:
+        comparison = _from_launches(first, second, flags)
     _show(comparison, document)
     if flags.page is not None:
         from envkit.report.html.comparison import render_html
@@ -87,8 +94,7 @@ def _from_records(first: Path, second: Path) -> Comparison:
     return compared(sides[0], sides[1], interleaved=takes_turns(sides[0], sides[1]))
 
 
-def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
-    from envkit.image.name import image_name
+def _from_launches(first: ImageName, second: ImageName, flags: CompareFlags) -> Comparison:
     from envkit.pipeline.machine import check_images, settings_here
     from envkit.pipeline.verification import VerifyRequest, subject_of
     from envkit.verify.compare.decide import Rule
@@ -101,8 +107,7 @@ def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
     options = Options(only=run.only, skip=run.skip, argv=tuple(sys.argv), launch=LAUNCH)
     with closing(flags.progress.reporter()) as reporter, ExitStack() as until:
         settings = noted(settings_here(run.runner))
-        names = [image_name(text) for text in (first, second)]
-        check_images(names, settings)
+        check_images((first, second), settings)
         subjects = [
             subject_of(
                 VerifyRequest(image=name, name=name.typed, options=options, gpus=run.gpus, tier=run.tier),
@@ -110,19 +115,19 @@ def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
                 reporter,
                 until,
             )
-            for name in names
+            for name in (first, second)
         ]
         least = Rule.shipped().launches
         launched = gather(
             subjects, reporter, launches=flags.launches, seed=flags.seed, least=least, keep=_keeper(flags.keep)
         )
-    sides = [Side(name=image, records=records) for image, records in zip((first, second), launched, strict=True)]
+    sides = [Side(name=name.typed, records=records) for name, records in zip((first, second), launched, strict=True)]
     # Notes, not an error: a difference in the environment may come from the images, which are what is compared.
     notes = disagreements([record for side in sides for record in side.records])
     return compared(sides[0], sides[1], interleaved=True, seed=flags.seed, notes=notes)
 
 
-def _two(typed: tuple[str, ...]) -> tuple[str, str]:
+def _two(typed: tuple[ImageName, ...]) -> tuple[ImageName, ImageName]:
     """Return A and B.
 
     Raises:

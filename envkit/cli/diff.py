@@ -10,6 +10,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, new_command
+from envkit.cli.image_names import PUBLISHED_OR_FILE
 from envkit.cli.options import (
     ProgressOptions,
     deadline_of,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from envkit.attest.content import Content
     from envkit.attest.diff import Change, Difference, PackageChange
+    from envkit.image.name import ImageName
 
 _HELP = """Show the differences between two images: packages, CUDA stack, environment, command, labels, size, layers.
 
@@ -48,8 +50,8 @@ Exit codes: 0 success; 2 usage; 6 with --exit-code, A and B differ; 8 no such im
 class DiffFlags:
     """The options of `envkit diff`."""
 
-    before: str = argument(metavar="A", shell_complete=shell_values.images_or_files)
-    after: str = argument(metavar="B", shell_complete=shell_values.images_or_files)
+    before: ImageName = argument(metavar="A", type=PUBLISHED_OR_FILE, shell_complete=shell_values.images_or_files)
+    after: ImageName = argument(metavar="B", type=PUBLISHED_OR_FILE, shell_complete=shell_values.images_or_files)
     layers: bool = flag(
         Section.INPUT, "--layers", help="Download layers from a registry if nothing else lists the packages."
     )
@@ -70,7 +72,6 @@ def command(flags: DiffFlags) -> int:
     from envkit.engines.host_environment import ca_file
     from envkit.ground.errors import VerificationError
     from envkit.ground.paths import state_dir
-    from envkit.image.name import published_name
 
     exclude(markdown=flags.markdown, json=flags.as_json)
     with closing(flags.progress.reporter()) as reporter:
@@ -82,8 +83,7 @@ def command(flags: DiffFlags) -> int:
             reporter=reporter,
         )
         with deadline_of(flags.timeout, reporter).holds():
-            before = read_content(published_name(flags.before, or_file=True), access)
-            diff = difference(before, read_content(published_name(flags.after, or_file=True), access))
+            diff = difference(read_content(flags.before, access), read_content(flags.after, access))
     if flags.as_json:
         print_json(diff.to_json(), ascii_only=True)
     elif flags.markdown:

@@ -14,6 +14,7 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.console import MODES, StepTimer, reporter_for
 from envkit.cli.declare import Section, flag, new_command, option, quiet_option, verbose_option
+from envkit.cli.image_names import IMAGE
 from envkit.cli.options import PATH, deadline_of, timeout_option
 from envkit.cli.output import print_json
 from envkit.ground.errors import UsageError
@@ -21,6 +22,7 @@ from envkit.ground.errors import UsageError
 if TYPE_CHECKING:
     from envkit.doctor.model import Diagnosis
     from envkit.ground.progress import Reporter
+    from envkit.image.name import ImageName
 
 _LOG_WIDTH = 160  # columns, where the output is not a terminal
 _COLORS = {"error": "red", "warn": "yellow", "info": "cyan"}
@@ -52,9 +54,10 @@ class DoctorFlags:
         shell_complete=shell_values.files,
         help="Find the cause of a failure in a log, which may be compressed with gzip; - is stdin.",
     )
-    image: str | None = option(
+    image: ImageName | None = option(
         Section.INPUT,
         "--image REF",
+        type=IMAGE,
         shell_complete=shell_values.images,
         help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE.",
     )
@@ -159,11 +162,10 @@ def _file(path: Path) -> Diagnosis:
     return diagnose_file(path, load_facts(None))
 
 
-def _image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:
+def _image(name: ImageName, runner: str, reporter: Reporter) -> Diagnosis:
     from envkit.doctor.images.diagnose import diagnose_image
-    from envkit.image.name import image_name
 
-    return diagnose_image(image_name(reference), runner, reporter)
+    return diagnose_image(name, runner, reporter)
 
 
 def _host(reporter: Reporter, python: str | None) -> Diagnosis:

@@ -11,6 +11,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, new_command, option
+from envkit.cli.image_names import PUBLISHED
 from envkit.cli.options import (
     PATH,
     ProgressOptions,
@@ -57,7 +58,7 @@ image or an attachment is damaged, or with --key, not signed by the key.
 class InspectFlags:
     """The options of `envkit inspect`."""
 
-    image: str = argument(shell_complete=shell_values.images)
+    image: ImageName = argument(type=PUBLISHED, shell_complete=shell_values.images)
     packages: bool = flag(Section.OUTPUT, "--packages", help="List every package, from all layers.")
     layers: bool = flag(Section.OUTPUT, "--layers", help="List all layers, largest first.")
     licenses: bool = flag(Section.OUTPUT, "--licenses", help="List packages by license, from all layers.")
@@ -102,7 +103,6 @@ def command(flags: InspectFlags) -> None:
     from envkit.attest.verification import verification_of
     from envkit.facts.load import load
     from envkit.ground.paths import state_dir
-    from envkit.image.name import published_name
     from envkit.verify.verified import recorded_here
 
     if flags.require is not None and not flags.key_files and not flags.identity:
@@ -112,8 +112,7 @@ def command(flags: InspectFlags) -> None:
     if identities:
         require_sigstore()
     with closing(flags.progress.reporter()) as reporter, deadline_of(flags.timeout, reporter).holds():
-        name = published_name(flags.image)
-        looked = _with_lists(_look(name, flags, keys, identities, reporter), name, flags, reporter)
+        looked = _with_lists(_look(flags, keys, identities, reporter), flags, reporter)
     here = tuple(map(verification_of, recorded_here({looked.id, str(looked.digest)}, state_dir())))
     inspected = inspection(looked, [*(key.id for key in keys), *map(str, identities)], here)
     if flags.as_json:
@@ -140,12 +139,13 @@ def _show(lines: Sequence[str]) -> None:
 
 
 def _look(
-    name: ImageName, flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
+    flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
 ) -> InspectedImage:
     from envkit.attest.inspection import InspectedImage
     from envkit.attest.reading import read_content
     from envkit.image.name import InEngine, InRegistry
 
+    name = flags.image
     if isinstance(name, InRegistry):
         return in_registry(name.reference, keys, identities, reporter)
     if isinstance(name, InEngine):
@@ -193,14 +193,14 @@ def in_registry(
         )
 
 
-def _with_lists(looked: InspectedImage, name: ImageName, flags: InspectFlags, reporter: Reporter) -> InspectedImage:
+def _with_lists(looked: InspectedImage, flags: InspectFlags, reporter: Reporter) -> InspectedImage:
     """Add the lists that the options request."""
     from envkit.attest.listing import read_listing
 
     if not flags.lists and flags.page is None:
         return looked
     packages = flags.packages or flags.licenses or flags.page is not None
-    listing = read_listing(name, _access(flags, reporter), looked.content, packages=packages)
+    listing = read_listing(flags.image, _access(flags, reporter), looked.content, packages=packages)
     return replace(looked, listing=listing)
 
 

@@ -11,6 +11,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, group, new_command, option
+from envkit.cli.image_names import IMAGE
 from envkit.cli.options import (
     PATH,
     DocumentOptions,
@@ -40,9 +41,10 @@ class PushFlags:
     """The options of `envkit push`."""
 
     reference: str = argument(metavar="REF", shell_complete=shell_values.pushed)
-    image: str | None = option(
+    image: ImageName | None = option(
         Section.INPUT,
         "--image IMAGE",
+        type=IMAGE,
         shell_complete=shell_values.images,
         help="Image to push: see above. [the image that was built last]",
     )
@@ -90,12 +92,11 @@ class PushFlags:
             UsageError: no image is named, and none was built on this machine.
         """
         from envkit.ground.state import read_last
-        from envkit.image.name import image_name
         from envkit.pipeline.machine import name_of
 
         if self.image is not None:
             engine = load_settings({"engine": self.engine}).get("engine")
-            return image_name(self.image), engine if engine in ("docker", "buildkit", "podman") else None
+            return self.image, engine if engine in ("docker", "buildkit", "podman") else None
         last = read_last(state)
         return name_of(last), last.engine
 

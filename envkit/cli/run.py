@@ -14,6 +14,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, SectionCommand, argument, group, new_command, option
+from envkit.cli.image_names import IMAGE
 from envkit.cli.options import PATH, ProgressOptions, noted, progress_options
 from envkit.ground.errors import UsageError, VerificationError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.ground.state import LastBuilt
+    from envkit.image.name import ImageName
     from envkit.pipeline.printing import Printed
     from envkit.pipeline.running import RunRequest
     from envkit.plan.model import BuildPlan
@@ -103,21 +105,20 @@ class SessionOptions:
         """The options that were given."""
         return tuple(f"--{field.name.replace('_', '-')}" for field in fields(self) if getattr(self, field.name))
 
-    def request(self, image: str | None, argv: tuple[str, ...], *, terminal: bool, **more: Any) -> RunRequest:
+    def request(self, image: ImageName | None, argv: tuple[str, ...], *, terminal: bool, **more: Any) -> RunRequest:
         """Return the request; `more` are further fields of it.
 
         Raises:
             UsageError: --shm-size is not a size, or below 1 MiB.
         """
         from envkit.ground.sizes import parse_size
-        from envkit.image.name import image_name
         from envkit.pipeline.running import RunRequest
 
         shm_mb = None if self.shm_size is None else parse_size(self.shm_size, "--shm-size") >> 20
         if shm_mb == 0:
             raise UsageError(f"--shm-size {self.shm_size} is below 1 MiB", hint="--shm-size 8GB")
         return RunRequest(
-            image=None if image is None else image_name(image),
+            image=image,
             argv=argv,
             workspace=self.workspace,
             data=self.data,
@@ -174,7 +175,7 @@ class _Printed(click.ParamType):  # type: ignore[type-arg]
 class RunFlags:
     """The options of `envkit run` and `envkit shell`."""
 
-    image: str | None = argument(required=False, shell_complete=shell_values.images)
+    image: ImageName | None = argument(required=False, type=IMAGE, shell_complete=shell_values.images)
     argv: tuple[str, ...]  # the words after --, from `WithCommand`
     session: SessionOptions = group(SessionOptions)
     ports: tuple[str, ...] = option(
@@ -329,9 +330,9 @@ def _attested(flags: RunFlags, reporter: Reporter) -> str:
     from envkit.attest.inspection import inspection
     from envkit.attest.keys import read_public
     from envkit.cli.inspect import in_registry
-    from envkit.image.name import InRegistry, published_name
+    from envkit.image.name import InEngine, InRegistry
 
-    name = None if flags.image is None else published_name(flags.image)
+    name = flags.image.published() if isinstance(flags.image, InEngine) else flags.image
     if not isinstance(name, InRegistry):
         raise UsageError(
             "--key: only images in a registry have signatures", hint="envkit run --key PUB registry:HOST/NAME@DIGEST"

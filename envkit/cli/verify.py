@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from envkit.fleet.verify_task import Machine, Verification, VerifyTask
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
+    from envkit.image.name import ImageName
     from envkit.pipeline.deadline import Deadline
     from envkit.pipeline.verification import VerifyRequest
     from envkit.verify.compare.launches import Subject
@@ -119,7 +120,6 @@ def _request(flags: VerifyFlags, settings: Settings, trace: _Trace) -> VerifyReq
     Raises:
         UsageError: no image is named and none was built on this machine, or a file cannot be read.
     """
-    from envkit.image.name import image_name
     from envkit.pipeline.verification import VerifyRequest, named_or_last
     from envkit.plan.store import read_plan
     from envkit.verify.baseline import read_baseline
@@ -127,8 +127,7 @@ def _request(flags: VerifyFlags, settings: Settings, trace: _Trace) -> VerifyReq
     from envkit.verify.user_data import user_data
 
     given = read_plan(flags.plan_file) if flags.plan_file else None
-    typed = image_name(flags.images[0]) if flags.images else None
-    image, engine, plan = named_or_last(typed, given, settings)
+    image, engine, plan = named_or_last(flags.images[0] if flags.images else None, given, settings)
     options = Options(
         allow_cpu=flags.allow_cpu,
         require_gpu=flags.require_gpu,
@@ -351,14 +350,14 @@ def _verify_several(flags: VerifyFlags, document: str | None) -> int:
             "--scheduler needs the names of images",
             hint=f"envkit verify registry:HOST/NAME:TAG --scheduler {flags.scheduler}",
         )
-    images, state = tuple(dict.fromkeys(flags.images)), state_dir()
+    images, state = {image.typed: image for image in flags.images}, state_dir()
     with closing(flags.progress.reporter()) as reporter:
         if flags.scheduler is None:
-            tasks, done = _here(images, flags, reporter)
+            tasks, done = _here(tuple(images), flags, reporter)
         else:
-            tasks, done = _on_cluster(images, flags, flags.scheduler, reporter)
+            tasks, done = _on_cluster(tuple(images.values()), flags, flags.scheduler, reporter)
     matrix = Matrix(
-        images=images,
+        images=tuple(images),
         machines=tuple(dict.fromkeys(task.machine for task in tasks)),
         verifications=done,
         kept=tuple(_kept(verification, state) for verification in done),
@@ -402,7 +401,7 @@ def _here(images: Sequence[str], flags: VerifyFlags, reporter: Reporter) -> _Don
     return tasks, tuple(done)
 
 
-def _on_cluster(images: Sequence[str], flags: VerifyFlags, scheduler: str, reporter: Reporter) -> _Done:
+def _on_cluster(images: Sequence[ImageName], flags: VerifyFlags, scheduler: str, reporter: Reporter) -> _Done:
     from envkit.fleet.dask_pool import DaskPool
     from envkit.fleet.verify_task import machines_of, placed, subject_of, verify_all
     from envkit.ground.paths import cache_dir, state_dir

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, group, option
+from envkit.cli.image_names import IMAGE
 from envkit.cli.options import (
     PATH,
     TIERS,
@@ -24,6 +25,9 @@ from envkit.cli.options import (
 from envkit.cli.record_output import ReportTarget, report_option
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import RUNNERS
+
+if TYPE_CHECKING:
+    from envkit.image.name import ImageName
 
 OBSERVED_EXAMPLE = "envkit verify --observed POD.log --questions verify.yaml"
 
@@ -62,7 +66,9 @@ class RunnerOptions:
 class VerifyFlags:
     """The options of `envkit verify`."""
 
-    images: tuple[str, ...] = argument(nargs=-1, metavar="[IMAGE]...", shell_complete=shell_values.images)
+    images: tuple[ImageName, ...] = argument(
+        nargs=-1, metavar="[IMAGE]...", type=IMAGE, shell_complete=shell_values.images
+    )
     plan_file: Path | None = option(
         Section.INPUT, "--plan FILE", type=PATH, help="Plan the image was built from (plan.json)."
     )

@@ -13,6 +13,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, group, new_command, option, quiet_option
+from envkit.cli.image_names import IMAGE
 from envkit.cli.options import PATH, STDOUT, DocumentOptions, ProgressOptions, Seconds, document_options, noted
 from envkit.cli.output import page_option, show_table, write_document
 from envkit.cli.run import SessionOptions, WithCommand, own_image
@@ -21,6 +22,7 @@ from envkit.ground.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envkit.image.name import ImageName
     from envkit.run.session import Session
     from envkit.watch.judge import Judgment
     from envkit.watch.model import Record
@@ -52,8 +54,8 @@ throttled, or that no bottleneck was found. The exit code is that of COMMAND (12
 class WatchFlags:
     """The options of `envkit watch`."""
 
-    words: tuple[str, ...] = argument(
-        nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]", shell_complete=shell_values.images
+    words: tuple[ImageName, ...] = argument(
+        nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]", type=IMAGE, shell_complete=shell_values.images
     )
     argv: tuple[str, ...]  # the words after --, from `WithCommand`
     pid: int | None = option(
@@ -74,7 +76,7 @@ class WatchFlags:
     document: DocumentOptions = document_options("the record with the result (schema envkit.watch/1)")
 
     @property
-    def image(self) -> str | None:
+    def image(self) -> ImageName | None:
         """The image in which COMMAND runs; None = on this machine."""
         return self.words[0] if self.words else None
 
@@ -87,13 +89,13 @@ class WatchFlags:
         choices = {"COMMAND": self.argv or None, "--advise-only": self.pid, "--compare": self.compare}
         modes = [name for name, value in choices.items() if value is not None]
         if not modes:
-            words = self.words or ("python", "train.py")
+            words = [word.typed for word in self.words] or ("python", "train.py")
             raise UsageError("missing COMMAND", hint=f"envkit watch -- {shlex.join(words)}")
         if len(modes) > 1:
             raise UsageError(f"{' and '.join(modes)} contradict each other", hint="give one of them")
         command = shlex.join(self.argv or ("COMMAND",))
         if len(self.words) > 1 or (self.words and not self.argv):
-            word = self.words[-1]
+            word = self.words[-1].typed
             raise UsageError(f"unexpected argument {word!r:.200}", hint=f"envkit watch IMAGE -- {command}")
         if self.session.typed and self.image is None:
             raise UsageError(f"{self.session.typed[0]} needs an IMAGE", hint=f"envkit watch IMAGE -- {command}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from envkit.engines.failures import EngineInfo
 from envkit.ground.progress import Reporter
 from envkit.ground.settings import Mirrors
+from envkit.image.name import OutputName, output_name
 from envkit.lock.model import Lock, LockedBase
 from envkit.plan.model import BuildPlan
 
@@ -75,12 +76,21 @@ class BuildOptions:
     template_dirs: tuple[Path, ...] = ()
     log_file: Path | None = None
     secrets: tuple[tuple[str, Path], ...] = ()  # BuildKit: (id, file)
-    output: str | None = None  # embedded: `--output`, see envkit.assemble.outputs
+    output: str | None = None  # embedded: `--output`, see `target`
     wheel_dir: Path | None = None  # embedded: folder of wheels that need not be downloaded
     offline: bool = False  # embedded: download nothing
     compression: str = "gzip"  # embedded: 'gzip' | 'zstd', for the layers of packages
     replace_tag: bool = False  # embedded, registry: overwrite a tag that points to another image
     mount_from: tuple[str, ...] = ()  # embedded, registry: its repositories from which blobs may be mounted
+
+    @property
+    def target(self) -> OutputName | None:
+        """Where the image is written; None: where the engine keeps its images.
+
+        Raises:
+            UsageError: `output` is invalid.
+        """
+        return output_name(self.output) if self.output else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EnvironmentProblem, UsageError
-from envkit.image.name import InRegistry, output_name
+from envkit.image.name import InRegistry
 
 if TYPE_CHECKING:
+    from envkit.engines.model import BuildOptions
     from envkit.fleet.model import BuildTask
 
 GPU, DOCKER = "GPU", "DOCKER"
@@ -55,15 +56,15 @@ def check_address(text: str) -> str:
     return text
 
 
-def check_output(output: str | None) -> None:
+def check_output(options: BuildOptions) -> None:
     """Check that images go to a registry, because the workers share no disk.
 
     Raises:
         UsageError: `--output` is left out, or names a file or an engine.
     """
-    if output is not None and isinstance(output_name(output), InRegistry):
+    if isinstance(options.target, InRegistry):
         return
-    target = f"--output {output} is" if output else "the default output is a folder"
+    target = f"--output {options.output} is" if options.output else "the default output is a folder"
     raise UsageError(
         f"with --scheduler, images must go to a registry, because the workers share no disk; {target} on one machine",
         hint="--output registry:HOST/NAME",

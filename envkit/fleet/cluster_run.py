@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
+from envkit.engines.model import BuildOptions
 from envkit.fleet import schedule
 from envkit.fleet.cluster import Affinity, Placement, check_output, require_engine
 from envkit.fleet.dask_pool import DaskPool, Event
@@ -21,7 +22,7 @@ class ClusterRun:
     Args:
         address: of the scheduler.
         engine: the engine of every image.
-        output: the value of `--output`.
+        options: of every image.
         note: receives remarks; called from any thread.
         on_event: receives the progress events of tasks; called from any thread.
 
@@ -35,11 +36,11 @@ class ClusterRun:
         address: str,
         *,
         engine: str,
-        output: str | None,
+        options: BuildOptions,
         note: Callable[[str], None],
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        check_output(output)
+        check_output(options)
         self._pool = DaskPool(address, place=self._place, note=note, on_event=on_event)
         try:
             require_engine(engine, self._pool.machines, address)

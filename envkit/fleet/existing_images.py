@@ -15,7 +15,7 @@ from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import own_layout
 from envkit.image.layout import read_layout
-from envkit.image.name import InLayout, output_name, split_tag
+from envkit.image.name import InLayout, split_tag
 from envkit.lock.store import digest_of
 from envkit.pipeline.pushing import output_reference
 from envkit.registry.documents import Documents
@@ -155,10 +155,10 @@ def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
 
 def _layout(options: BuildOptions, state: Path) -> InLayout | None:
     """Return the layout that the embedded engine writes on this machine; None for other outputs."""
-    if not options.output:
+    target = options.target
+    if target is None:
         return InLayout(path=own_layout(state, options.tags[0] if options.tags else "image"))
-    name = output_name(options.output)
-    return name if isinstance(name, InLayout) else None
+    return target if isinstance(target, InLayout) else None
 
 
 def _hashed(tag: str, own_tag: str) -> str:

@@ -57,7 +57,7 @@ class FleetRequest:
         """
         if self.scheduler is not None:
             check_address(self.scheduler)
-            check_output(self.options.output)
+            check_output(self.options)
 
 
 class Listener(Protocol):
@@ -171,7 +171,7 @@ class FleetRun:
             fleet = ClusterRun(
                 request.scheduler,
                 engine=engine,
-                output=request.options.output,
+                options=request.options,
                 note=listener.note,
                 on_event=listener.heard,
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import BuildTask
 from envkit.ground.errors import UsageError
-from envkit.image.name import DAEMON, InArchive, InEngine, InLayout, InRegistry, InSif, output_name, split_tag
+from envkit.image.name import DAEMON, InArchive, InEngine, InLayout, InRegistry, InSif, split_tag
 from envkit.plan.names import repository
 
 if TYPE_CHECKING:
@@ -58,23 +58,23 @@ def task_of(
         plan=cell.plan.canonical().decode(),
         lock=None,
         engine=engine,
-        output=output_of(options.output, cell.name),
+        output=output_of(options, cell.name),
         tags=(f"envkit/{repository(cell.plan.name)}:{cell.name}",),
         verify=verify,
         options=more,
     )
 
 
-def output_of(output: str | None, name: str) -> str | None:
+def output_of(options: BuildOptions, name: str) -> str | None:
     """Return the output of one of several images: its own tag, folder or file.
 
     Raises:
         UsageError: the output names a single tag or image.
     """
-    if output is None:
-        return None
-    parsed = output_name(output)
-    match parsed:
+    output, target = options.output, options.target
+    match target:
+        case None:
+            return None
         case InRegistry(reference=reference, name=typed) if split_tag(typed)[1] is not None:
             raise UsageError(
                 f"--output {output!r:.200} names a tag, but each image needs its own",
@@ -83,17 +83,17 @@ def output_of(output: str | None, name: str) -> str | None:
         case InRegistry(reference=reference):
             return f"registry:{reference.place}:{name}"
         case InLayout(tag=str(text)) | InArchive(tag=str(text)) | InEngine(name=text) if text:
-            kind = DAEMON if isinstance(parsed, InEngine) else parsed.kind
+            kind = DAEMON if isinstance(target, InEngine) else target.kind
             raise UsageError(
                 f"--output {output!r:.200} names one image, but each image needs its own",
                 hint=f"--output {kind}:PATH",
             )
         case InLayout(path=path):
-            return f"{parsed.kind}:{path}/{name}"
+            return f"{target.kind}:{path}/{name}"
         case InArchive(path=path):
-            return f"{parsed.kind}:{path}/{name}.tar"
+            return f"{target.kind}:{path}/{name}.tar"
         case InSif(path=path):
-            return f"{parsed.kind}:{path}/{name}.sif"
+            return f"{target.kind}:{path}/{name}.sif"
         case InEngine():
             return output
 

@@ -22,7 +22,7 @@ from envkit.fleet.local import with_reporter
 from envkit.fleet.model import refused, worker_name
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, InterruptedRun, UsageError
 from envkit.ground.progress import Reporter, Silent
-from envkit.image.name import PREFIX, InArchive, InLayout, InRegistry, image_name
+from envkit.image.name import PREFIX, ImageName, InArchive, InLayout, InRegistry, image_name
 from envkit.pipeline import machine, verification
 from envkit.plan.store import load_plan, plan_from_json
 from envkit.registry.remote import Remote
@@ -153,7 +153,7 @@ class Subject:
     plan: str | None = None
 
 
-def subject_of(image: str, remote: Remote, state: Path) -> Subject:
+def subject_of(name: ImageName, remote: Remote, state: Path) -> Subject:
     """Pin an image in a registry to the current digest of its tag, and add its plan if the state folder has it.
 
     Raises:
@@ -161,11 +161,10 @@ def subject_of(image: str, remote: Remote, state: Path) -> Subject:
         EngineError: the registry has no such image.
         EnvironmentProblem: the registry cannot be reached.
     """
-    name = image_name(image)
     if not isinstance(name, InRegistry):
         hint = "push it with `envkit push`, then name" if isinstance(name, InLayout | InArchive) else "name"
         raise UsageError(
-            f"{image!r:.200} is not in a registry; --scheduler verifies images from a registry only",
+            f"{name.typed!r:.200} is not in a registry; --scheduler verifies images from a registry only",
             hint=f"{hint} it as {PREFIX}HOST/NAME:TAG, such as {PREFIX}registry.example.com/team/train:1",
         )
     reference = remote.resolve(name.reference)
@@ -173,7 +172,9 @@ def subject_of(image: str, remote: Remote, state: Path) -> Subject:
     # An image without labels has null here, and an untrusted one may have anything.
     digest = labels.get(PLAN_LABEL) if isinstance(labels, dict) else None
     plan = load_plan(state, digest) if isinstance(digest, str) else None
-    return Subject(image=image, target=f"{PREFIX}{reference}", plan=None if plan is None else plan.canonical().decode())
+    return Subject(
+        image=name.typed, target=f"{PREFIX}{reference}", plan=None if plan is None else plan.canonical().decode()
+    )
 
 
 def machines_of(

@@ -148,12 +148,12 @@ def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
         docker_cli=docker_cli,
         state=state_dir(),
         execute=partial(execute, settings=request.settings),
-        receive=runners.unpacking(request.settings.get("runner") or "auto", request.options.output)
+        receive=runners.unpacking(request.settings.get("runner") or "auto", request.options.target)
         if request.verify
         else None,
     )
     if request.verify:
-        check_runner(request.settings, engine=builder.name, output=request.options.output)
+        check_runner(request.settings, engine=builder.name, target=request.options.target)
     return builder
 
 

@@ -17,7 +17,7 @@ from envkit.engines.host_environment import ca_file
 from envkit.ground.errors import EnvkitError, NotVerifiedError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir, run_folder
-from envkit.image.name import InEngine, InRegistry, output_name, parse_reference, registry_of
+from envkit.image.name import InEngine, InRegistry, parse_reference, registry_of
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.tagging import check_tag, check_target, move_tag
@@ -401,8 +401,8 @@ def unchanged(image: str | None, tag: str) -> str:
 
 def output_reference(options: BuildOptions) -> Reference | None:
     """Return the registry reference in `options.output`, if it has one."""
-    name = output_name(options.output) if options.output else None
-    return name.reference if isinstance(name, InRegistry) else None
+    target = options.target
+    return target.reference if isinstance(target, InRegistry) else None
 
 
 # fleet

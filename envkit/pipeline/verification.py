@@ -13,7 +13,7 @@ from envkit.engines.single_flight import Flights
 from envkit.ground import paths
 from envkit.ground.errors import UsageError
 from envkit.ground.state import RECORDS, read_last
-from envkit.image.name import ImageName, InEngine, OnHost, output_name
+from envkit.image.name import ImageName, InEngine, OnHost, OutputName
 from envkit.pipeline.machine import gpus_here, memory_of, name_of, runner_of
 from envkit.plan.store import load_plan
 from envkit.run import runners
@@ -138,13 +138,13 @@ def verification_lock(state: Path, reporter: Reporter) -> Iterator[None]:
         yield
 
 
-def check_runner(settings: Settings, *, engine: str | None = None, output: str | None = None) -> None:
+def check_runner(settings: Settings, *, engine: str | None = None, target: OutputName | None = None) -> None:
     """Refuse to build an image that cannot be verified here; called before any work.
 
     Args:
         settings: of this run.
         engine: the engine that builds; None = not known yet. Engines with a daemon also run what they build.
-        output: the value of --output.
+        target: the output of the build.
 
     Raises:
         EnvironmentProblem: no runner here can run what the embedded engine builds.
@@ -152,8 +152,7 @@ def check_runner(settings: Settings, *, engine: str | None = None, output: str |
     """
     how = settings.get("runner") or "auto"
     # `--output docker-daemon` loads the image into Docker, which then runs it.
-    is_loaded = output is not None and isinstance(output_name(output), InEngine)
-    if engine == EMBEDDED and how != "host" and not is_loaded:
+    if engine == EMBEDDED and how != "host" and not isinstance(target, InEngine):
         runners.check_for_files(how, building=True)
     if how == "host":
         origin = settings.values["runner"].origin

@@ -18,7 +18,7 @@ from envkit.image.name import (
     InLayout,
     InRegistry,
     OnHost,
-    output_name,
+    OutputName,
     with_prefix,
 )
 
@@ -256,14 +256,14 @@ def ident_of(image: ImageName, runner: Runner) -> str:
     return runner.identify(image) if isinstance(runner, FileRunner) else str(runner.inspect(image)["id"])
 
 
-def unpacking(name: str, output: str | None) -> Receive | None:
+def unpacking(name: str, target: OutputName | None) -> Receive | None:
     """Return what unpacks the layers of an image while they are made; None if no runner here uses them unpacked.
 
     Args:
         name: the runner that will verify the image, as for `choose`.
-        output: the value of --output: Docker runs what is loaded into it.
+        target: the output of the build: Docker runs what is loaded into it.
     """
-    if name not in (AUTO, "bubblewrap", "proot") or (output is not None and isinstance(output_name(output), InEngine)):
+    if name not in (AUTO, "bubblewrap", "proot") or isinstance(target, InEngine):
         return None
     if make("bubblewrap" if name == AUTO else name).probe() is not None:
         return None

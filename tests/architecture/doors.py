@@ -103,17 +103,13 @@ WRITERS = {
 NAMES: dict[str, set[str]] = {
     # Names of images that exist: an operand or an option, the API, the state folder, a task, the note of an image ID.
     "image_name": {
-        "envkit.api", "envkit.cli.compare", "envkit.cli.doctor", "envkit.cli.push", "envkit.cli.run",
-        "envkit.cli.shell_values", "envkit.cli.verify", "envkit.fleet.verify_task", "envkit.pipeline.machine",
-        "envkit.run.rootless.store",
+        "envkit.api", "envkit.cli.image_names", "envkit.cli.shell_values", "envkit.fleet.verify_task",
+        "envkit.pipeline.machine", "envkit.run.rootless.store",
     },
     # The same of what was published: HOST/NAME is in its registry.
-    "published_name": {"envkit.cli.attest", "envkit.cli.diff", "envkit.cli.inspect", "envkit.cli.run"},
+    "published_name": {"envkit.cli.image_names"},
     # `--output`, which travels to other machines as text.
-    "output_name": {
-        "envkit.assemble.engine", "envkit.assemble.outputs", "envkit.fleet.cluster", "envkit.fleet.existing_images",
-        "envkit.fleet.tasks", "envkit.pipeline.pushing", "envkit.pipeline.verification", "envkit.run.runners",
-    },
+    "output_name": {"envkit.engines.model"},
     # Names in registries: of a base in a plan or a lock, of FROM, of a target of a push, of a label, of `--registry`.
     "parse_reference": {
         "envkit.assemble.base", "envkit.assemble.outputs", "envkit.cli.attest", "envkit.engines.labels",

@@ -144,7 +144,12 @@ def name_parsers(found: list[Module]) -> set[str]:
 
     Text that is put together, such as a hint, is not taken apart, and neither is a name that was parsed and is matched.
     """
-    return {one.name for one in found if any(_parses_name(node, _name_constants(one)) for node in nodes(one.tree))}
+    parsing = set()
+    for one in found:
+        constants = _name_constants(one)
+        if any(_parses_name(node, constants) for node in nodes(one.tree)):
+            parsing.add(one.name)
+    return parsing
 
 
 CONCEPTS = {

@@ -118,8 +118,8 @@ def test_a_missing_user_is_named(made: Callable[..., str]) -> None:
 
 _ALONE = (
     "from envkit.run.bubblewrap import BubblewrapRunner as R; from envkit.run.model import RunLimits as L; "
-    "from envkit.ground.progress import Silent as S; import sys; "
-    "R().run(sys.argv[1], ['sh', '-c', ': ' + sys.argv[2] + '; sleep 300'], {}, gpus=None, "
+    "from envkit.ground.progress import Silent as S; from envkit.image.name import image_name; import sys; "
+    "R().run(image_name(sys.argv[1]), ['sh', '-c', ': ' + sys.argv[2] + '; sleep 300'], {}, gpus=None, "
     "limits=L(timeout_s=5), reporter=S())"
 )
 

@@ -40,6 +40,7 @@ from tests.world import apt
 dask = pytest.importorskip("dask", reason="the extra fleet is not installed: pip install '.[fleet]'")
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 COUNT = 10
+IN_REGISTRY = BuildOptions(output="registry:registry.example.com/x/y")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def held(where: str) -> str | None:
 
 def run(address: str, tasks: list[BuildTask], heard: list[Outcome], notes: list[str]) -> list[Outcome]:
     output = tasks[0].output
-    with ClusterRun(address, engine="embedded", output=output, note=notes.append) as fleet:
+    with ClusterRun(address, engine="embedded", options=BuildOptions(output=output), note=notes.append) as fleet:
         return list(fleet.run(tasks, heard.append))
 
 
@@ -105,7 +106,9 @@ def test_a_worker_is_killed_and_nothing_is_lost(
         if len(began) == 2:
             three.kill("two")
 
-    with ClusterRun(three.address, engine="embedded", output=tasks[0].output, note=notes.append) as fleet:
+    with ClusterRun(
+        three.address, engine="embedded", options=BuildOptions(output=tasks[0].output), note=notes.append
+    ) as fleet:
         found = fleet.run(tasks, heard)
     assert [(one.name, one.exit_code) for one in found] == [(task.name, 0) for task in tasks]
     assert {one.name: one.digest for one in found} == alone
@@ -139,10 +142,10 @@ def test_a_cancelled_task_ends_on_its_worker(three: Cluster) -> None:
 
 
 def test_resources_are_honoured(three: Cluster) -> None:
-    with ClusterRun(three.address, engine="embedded", output="registry:x/y", note=lambda _: None):
+    with ClusterRun(three.address, engine="embedded", options=IN_REGISTRY, note=lambda _: None):
         pass
     with pytest.raises(EnvironmentProblem, match=r"none of the \d workers of tcp://\S+ declares DOCKER") as caught:
-        ClusterRun(three.address, engine="buildkit", output="registry:x/y", note=lambda _: None)
+        ClusterRun(three.address, engine="buildkit", options=IN_REGISTRY, note=lambda _: None)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f'dask worker {three.address} --resources "DOCKER=1"')
     three.add("builder", "--resources", "DOCKER=1")

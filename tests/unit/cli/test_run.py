@@ -11,7 +11,7 @@ from envkit.attest.keys import new_pair
 from envkit.cli import inspect, main
 from envkit.cli.run import command, shell
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, IntegrityError, NotVerifiedError
-from envkit.image.name import Reference
+from envkit.image.name import Reference, image_name
 from envkit.pipeline import running
 from tests.support.file_images import entry, packed, write_layout
 
@@ -33,7 +33,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_words_after_the_dashes_are_the_command(typed: list[str], image: str | None, argv: tuple[str, ...]) -> None:
     found = command.make_context("run", list(typed)).params
-    assert (found["image"], found["argv"]) == (image, argv)
+    assert (found["image"], found["argv"]) == (image and image_name(image), argv)
 
 
 def test_print_alone_is_the_runners_own_line() -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from envkit.engines.model import BuildOptions
 from envkit.fleet.cluster import (
     Affinity,
     Machine,
@@ -67,10 +68,10 @@ def test_other_texts_are_no_addresses(text: str, hint: str) -> None:
 )
 def test_many_machines_share_a_registry_and_no_disk(output: str | None, told: str) -> None:
     with pytest.raises(UsageError, match="images must go to a registry, because the workers share no disk") as caught:
-        check_output(output)
+        check_output(BuildOptions(output=output))
     assert caught.value.message.endswith(told)
     assert caught.value.hint == "--output registry:HOST/NAME"
-    check_output("registry:registry.example.com/team/train")
+    check_output(BuildOptions(output="registry:registry.example.com/team/train"))
 
 
 def test_versions_that_differ_are_named() -> None:

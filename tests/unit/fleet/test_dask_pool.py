@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from envkit.engines.model import BuildOptions
 from envkit.fleet import dask_pool
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.dask_pool import DaskPool
@@ -22,7 +23,9 @@ def test_what_is_wrong_with_the_command_line_is_said_before_anything_connects() 
     with pytest.raises(UsageError, match="is not tcp://HOST:PORT"):
         DaskPool("127.0.0.1:8786")
     with pytest.raises(UsageError, match="images must go to a registry, because the workers share no disk"):
-        ClusterRun("tcp://127.0.0.1:8786", engine="embedded", output="oci:out", note=lambda _: None)
+        ClusterRun(
+            "tcp://127.0.0.1:8786", engine="embedded", options=BuildOptions(output="oci:out"), note=lambda _: None
+        )
 
 
 def test_what_the_cluster_raises_is_translated() -> None:

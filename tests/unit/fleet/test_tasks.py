@@ -28,7 +28,7 @@ from tests.unit.fleet.samples import cell
     ],
 )
 def test_every_image_has_a_place_of_its_own(output: str | None, found: str | None) -> None:
-    assert output_of(output, "a") == found
+    assert output_of(BuildOptions(output=output), "a") == found
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_every_image_has_a_place_of_its_own(output: str | None, found: str | Non
 )
 def test_a_place_for_one_image_is_refused(output: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        output_of(output, "a")
+        output_of(BuildOptions(output=output), "a")
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 

@@ -23,6 +23,7 @@ from envkit.fleet.verify_task import (
     verify_all,
 )
 from envkit.ground.errors import EnvironmentProblem, InterruptedRun, UsageError
+from envkit.image.name import image_name
 from envkit.registry.remote import Remote
 from tests.unit.fleet import test_cluster as cluster
 
@@ -64,7 +65,7 @@ def test_machines_have_names_of_their_own() -> None:
 )
 def test_images_that_machines_do_not_share_are_refused(tmp_path: Path, image: str, hint: str) -> None:
     with pytest.raises(UsageError, match="is not in a registry; --scheduler verifies images from") as caught:
-        subject_of(image, Remote(tmp_path), tmp_path)
+        subject_of(image_name(image), Remote(tmp_path), tmp_path)
     assert caught.value.hint == f"{hint}registry:HOST/NAME:TAG, such as registry:registry.example.com/team/train:1"
 
 
