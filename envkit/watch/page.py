@@ -14,7 +14,7 @@ from envkit.watch.judge import Answer, Finding, Judgment, milliseconds
 from envkit.watch.model import Record
 from envkit.watch.text import gain
 
-_SECTIONS = {"verdict": "Answer", "step": "A step", "timeline": "Timeline", "limits": "Limits", "record": "Record"}
+_SECTIONS = {"verdict": "Answer", "limits": "Limits", "step": "A step", "timeline": "Timeline", "record": "Record"}
 _KINDS = {
     "waiting for data": "hatched",
     "copies to the GPU": "s3",

@@ -81,8 +81,8 @@ def _figure(item: Transfer) -> Lines:
 
 
 def _tiles(measured: Sequence[Transfer]) -> tuple[Tile, ...]:
-    """Return the fastest copy with pinned memory in each direction that was measured."""
-    pinned = [(item, max(item.pinned.values())) for item in measured if item.pinned]
+    """Return the largest copy with pinned memory in each direction that was measured: the one that is judged."""
+    pinned = [(item, item.pinned[max(item.pinned)]) for item in measured if item.pinned]
     return tuple(
         Tile(
             _DIRECTIONS[item.direction],
