@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import cache
 from io import BufferedReader
 from typing import TYPE_CHECKING
 
@@ -60,12 +61,18 @@ class _Hit:
         return min(evidence.line or 0 for evidence in self.lines)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Watch:
-    """The state of one signature while the log is read."""
+    """One signature of a row; two are equal only if they are the same."""
 
     row: Row
     signature: Signature
+
+
+@dataclass(slots=True)
+class _Around:
+    """What was read around the lines of one signature that needs a context."""
+
     near: int | None = None  # number of the last line with one of `near`
     waiting: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=NEAR))
 
@@ -91,6 +98,7 @@ class ScanResult:
     values: dict[str, Values] = field(default_factory=dict)  # by row
     faults: Faults = field(default_factory=Faults)  # what looks like a failure and matches no row
     end: list[_RawLine] = field(default_factory=list)  # the last lines that have text
+    around: dict[_Watch, _Around] = field(default_factory=dict)
     lines: int = 0
     skipped: int = 0  # characters in the middle of very long lines
 
@@ -283,7 +291,7 @@ def _unexplained(found: Finding) -> str:
 
 def scan(file: BufferedReader) -> ScanResult:
     """Read a log to its end."""
-    result, index = ScanResult(), _Index()
+    result, index = ScanResult(), _index()
     known = _Shapes(index, result)
     for piece in pieces(file):
         if piece.text:
@@ -321,10 +329,11 @@ class _Index:
                 clue = _Clue(row.id, reading.signature, reading=reading)
                 self._clues.setdefault(clue.signature.has, []).append(clue)
 
-    def literals(self) -> tuple[str, ...]:
-        """Return the literals and the words of failures; no other line matters."""
         words = (*shapes.WORDS, *shapes.STATE_WORDS, *locales.EXIT_CODE)
-        return (*dict.fromkeys((*self._starts, *self._contexts, *self._clues, *self._codes, *words)),)
+        own = dict.fromkeys((*self._starts, *self._contexts, *self._clues, *self._codes, *words))
+        self.literals = frozenset(own)  # and the words of failures; without those of `contexts`, no other line matters
+        among = dict.fromkeys((*own, *contexts.literals()))  # in the order of the rows
+        self.masked = tuple((text, _masked(text).decode()) for text in among)
 
     def tests(self, literals: Iterable[str]) -> bool:
         """Return whether a line is tested for one of these literals alone; the others need an error code besides."""
@@ -363,6 +372,12 @@ class _Index:
         return any(hits)
 
 
+@cache
+def _index() -> _Index:
+    """Return the index, which no log changes."""
+    return _Index()
+
+
 def _masked(line: str) -> bytes:
     """Return a line as bytes with all its digits equal."""
     return line.encode(errors=_ERRORS).translate(_DIGITS)
@@ -374,10 +389,7 @@ class _Shapes:
     def __init__(self, index: _Index, result: ScanResult) -> None:
         self._result = result
         self._index = index
-        self._tested = frozenset(index.literals())
         self._contexts = frozenset(contexts.literals())
-        known = dict.fromkeys((*index.literals(), *contexts.literals()))  # in the order of the rows
-        self._literals = [(text, _masked(text).decode()) for text in known]
         self._known: dict[bytes, _Shape | None] = {}
 
     def of(self, piece: Piece) -> Iterator[tuple[int, str, _Shape]]:
@@ -393,7 +405,7 @@ class _Shapes:
             # Once for all new ones: most literals are in none, so each is searched for few of them.
             texts = {shape: shape.decode(errors=_ERRORS).lower() for shape in new}
             whole = "\n".join(texts.values())
-            present = [pair for pair in self._literals if pair[1] in whole]
+            present = [pair for pair in self._index.masked if pair[1] in whole]
             known.update((shape, self._shape(texts[shape], line, present)) for shape, line in new.items())
         heads = self._result.faults.heads
         for number, line, shape in zip(numbers, lines, map(known.__getitem__, masked), strict=True):
@@ -416,7 +428,7 @@ class _Shapes:
         if found := self._contexts.intersection(all_literals):
             # Once for each shape is enough: digits decide no context.
             self._result.contexts.update(contexts.shown(plain(line), found))
-        literals = tuple(literal for literal in all_literals if literal in self._tested)
+        literals = tuple(literal for literal in all_literals if literal in self._index.literals)
         if not literals and not shapes.may_name_exception(line):
             return None
         shape = _Shape(
@@ -449,17 +461,20 @@ def _start(watch: _Watch, number: int, line: str, result: ScanResult) -> bool:
     # Engines quote errors in informational lines of their own logs.
     if watch.row.severity is Severity.ERROR and shapes.is_informational(line):
         return False
-    if signature.near and (watch.near is None or number - watch.near > NEAR):
-        watch.waiting.append((number, line))
-        return False
+    if signature.near:
+        around = result.around.setdefault(watch, _Around())
+        if around.near is None or number - around.near > NEAR:
+            around.waiting.append((number, line))
+            return False
     _hit(watch.row, number, line, result)
     return True
 
 
 def _context(watch: _Watch, number: int, result: ScanResult) -> None:
-    watch.near = number
-    while watch.waiting:
-        first, line = watch.waiting.popleft()
+    around = result.around.setdefault(watch, _Around())
+    around.near = number
+    while around.waiting:
+        first, line = around.waiting.popleft()
         if number - first <= NEAR:
             _hit(watch.row, first, line, result)
 
