@@ -72,12 +72,13 @@ class PushFlags:
         Raises:
             UsageError: REF or a tag is invalid, or REF has a tag despite --no-tag.
         """
+        from envkit.image.name import split_tag
         from envkit.pipeline.pushing import Target, parse_name
 
         first = parse_name(self.reference, "REF")
         repository = replace(first, tag=None)
         if self.no_tag:
-            if ":" in self.reference.rpartition("/")[2]:
+            if split_tag(self.reference)[1] is not None:
                 raise UsageError(
                     f"--no-tag sets no tag, but {self.reference!r:.200} has one", hint=f"--no-tag {repository.place}"
                 )

@@ -15,7 +15,7 @@ from envkit.ground.errors import UsageError
 from envkit.ground.naming import FILE_STEM
 from envkit.ground.requirement import WAYS, Form, Requirement
 from envkit.ground.settings import Mirrors
-from envkit.image.name import HUB, Reference, parse_reference
+from envkit.image.name import HUB, Reference, parse_reference, split_tag
 from envkit.plan import names
 
 # Expressions that GitHub or GitLab would expand in the middle of a text.
@@ -89,7 +89,7 @@ def repository(text: str) -> Reference:
     """
     hint = "--registry registry.example.com/team/train; the tag is the cell's name"
     reference = parse_reference(text, what=f"--registry {text[:200]!r}")
-    if reference.digest or f"{reference.repository}:" in text:
+    if reference.digest or split_tag(text)[1] is not None:
         raise UsageError(f"--registry {text!r:.200} names one image, not a repository", hint=hint)
     return reference
 

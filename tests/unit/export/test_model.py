@@ -58,7 +58,13 @@ def test_texts_that_no_quoting_carries_are_refused(value: str, why: str) -> None
             checked(changed)
 
 
-@pytest.mark.parametrize("text", ["registry.example.com/team/train:1", "registry.example.com/team/train:latest"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "registry.example.com/team/train:1", "registry.example.com/team/train:latest", "train:1", "docker.io/train:1",
+        "localhost:5000/train:1", "[::1]:5000/train:1",
+    ],
+)  # fmt: skip
 def test_a_registry_is_a_repository_without_a_tag(text: str) -> None:
     with pytest.raises(UsageError, match="names one image, not a repository") as caught:
         repository(text)
@@ -114,8 +120,9 @@ def test_a_kind_that_installs_nothing_needs_none(kind: str) -> None:
     assert main_file(exported(kind, ("cpu",), requirement=None)) == main_file(exported(kind, ("cpu",)))
 
 
-def test_a_port_is_no_tag() -> None:
-    assert repository("localhost:5000/train").place == "localhost:5000/train"
+@pytest.mark.parametrize("text", ["localhost:5000/train", "[::1]:5000/team/train"])
+def test_a_port_is_no_tag(text: str) -> None:
+    assert repository(text).place == text
 
 
 def test_a_value_has_to_match_its_option() -> None:
