@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,11 +13,12 @@ from envkit.cli.main import envkit
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of the arguments after `envkit`.
+    """Return the parameters of the arguments after `envkit`; names in registries may have parts still to be filled in.
 
     Raises:
         click.UsageError: the arguments are invalid.
     """
+    arguments = [_filled(word, before) for before, word in zip(("", *arguments), arguments, strict=False)]
     command: click.Command = envkit
     # With its settings, because a command caches the names of its help option at the first request.
     context, words = click.Context(envkit, info_name="envkit", **envkit.context_settings), list(arguments)
@@ -30,6 +32,17 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
         return command.make_context(context.info_name, words, parent=context.parent).params
     except click.exceptions.Exit:  # --help and --version
         return {}
+
+
+def _filled(name: str, before: str) -> str:
+    """Return the name of an image in which a shell put values for variables, and a reader for HOST and NAME.
+
+    The value of `--output` stays: the parser takes it as it is.
+    """
+    if not name.startswith("registry:") or before == "--output":
+        return name
+    image = re.sub(r"\$\{?\w+\}?", "registry.example.com/team/train", name)
+    return image.replace("HOST/", "registry.example.com/").replace("NAME", "train")
 
 
 def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:

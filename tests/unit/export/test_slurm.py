@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from envkit.export import slurm
 from envkit.ground.errors import UsageError
+from envkit.image.name import image_name
 from tests.support.command_lines import parsed
 from tests.support.exports import REGISTRY, cell, exported, matrix_order, order
 from tests.unit.export.test_quoting import allowed
@@ -111,7 +112,7 @@ def test_the_commands_are_taken_by_the_command_line() -> None:
         found[verb] = parsed([verb, *rest])
     assert set(found) == {"verify", "build"}
     assert (found["verify"]["images"], found["verify"]["tier"], found["verify"]["only"]) == (
-        ("$image",),
+        (image_name("$image"),),
         "deep",
         ("C01", "C05"),
     )
