@@ -7,14 +7,17 @@ folders of the same form, with IDs from C80 on.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, resources
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import envkit.checks
+from envkit.checks.fields import MalformedError
+from envkit.checks.model import Finding, Verdict
+from envkit.checks.shown import Sheet, Shown
 from envkit.ground import plugins, strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.plugins import Plugin
@@ -22,9 +25,11 @@ from envkit.ground.plugins import Plugin
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    from envkit.checks.case import Judge
+    from envkit.checks.case import Case, Judge
+    from envkit.checks.reading import Tree
     from envkit.checks.shown import Show
 
+Result = TypeVar("Result")
 TIERS = ("quick", "standard", "deep")
 NEEDS = ("host", "torch", "cuda")
 CARD = "check.yaml"
@@ -137,13 +142,18 @@ def _fault_of(folder: Traversable, known: set[str]) -> str | None:
     return f"checks/{folder.name} and checks/{same[0]} have the same id {entry.id}" if same else None
 
 
+def _plugin_of(folder: str) -> Plugin | None:
+    """Return the plug-in that adds a check, None for a check of envkit."""
+    return next((plugin for added, plugin in _added() if added.name == folder), None)
+
+
 def _function(folder: str, module: str) -> Any:
     """Return the function of a check that is named like its module: `judge` or `show`.
 
     Raises:
         EnvironmentProblem: the module of a plug-in cannot be imported or lacks the function.
     """
-    plugin = {added.name: plugin for added, plugin in _added()}.get(folder)
+    plugin = _plugin_of(folder)
     if plugin is not None:
         return _import_of_plugin(folder, module, plugin)
     return getattr(import_module(f"{__package__}.{folder}.{module}"), module)
@@ -160,14 +170,60 @@ def _import_of_plugin(folder: str, module: str, plugin: Plugin) -> Any:
 @cache
 def judges() -> Mapping[str, Judge]:
     """Return the judge of every check by its ID."""
-    return {entry.id: _function(entry.folder, "judge") for entry in catalog()}
+    return {entry.id: _judge_of(entry.folder) for entry in catalog()}
+
+
+def _judge_of(folder: str) -> Judge:
+    judge: Judge = _function(folder, "judge")
+    plugin = _plugin_of(folder)
+    if plugin is None:
+        return judge
+
+    def judged(case: Case) -> Finding:
+        finding = _tried(plugin, f"checks/{folder}/judge.py", judge, case, Finding)
+        return Finding(Verdict.ERROR, finding, "PLUGIN_FAILED") if isinstance(finding, str) else finding
+
+    return judged
+
+
+def _tried(
+    plugin: Plugin, file: str, function: Callable[[Any], Any], given: object, kind: type[Result]
+) -> Result | str:
+    """Return what a plug-in's function returns for `given`, or the words of its fault. The run has taken its time."""
+    try:
+        result = function(given)
+    except MalformedError:  # the fault of the observation
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plug-in may raise anything
+        fault = f"{type(error).__name__}: {error}"
+    else:
+        if isinstance(result, kind):
+            return result
+        fault = f"returned {type(result).__name__}, not a {kind.__name__}"
+    return plugin.fault(f"{file}: {fault}").message
 
 
 @cache
 def shows() -> Mapping[str, Show]:
     """Return the `show` functions by check ID, in the order in which the checks run."""
     with_show = {folder.name for folder in folders() if (folder / "show.py").is_file()}
-    return {entry.id: _function(entry.folder, "show") for entry in catalog() if entry.folder in with_show}
+    return {entry.id: _show_of(entry) for entry in catalog() if entry.folder in with_show}
+
+
+def _show_of(entry: CheckEntry) -> Show:
+    show: Show = _function(entry.folder, "show")
+    plugin = _plugin_of(entry.folder)
+    if plugin is None:
+        return show
+
+    def shown(checks: Sequence[Tree]) -> Shown:
+        section = _tried(plugin, f"checks/{entry.folder}/show.py", show, checks, Shown)
+        if isinstance(section, Shown):
+            return section
+        sheet = Sheet(entry.title, ("show.py",), [["failed"]], notes=(section,))
+        return Shown(ident=entry.folder, title=entry.title, sheets=(sheet,))
+
+    return shown
 
 
 @cache

@@ -181,6 +181,77 @@ def test_a_broken_one_is_one_line_with_its_name(
     assert rest == ["", "hint: install another version, or pip uninstall bad"]
 
 
+def run(code: str, folder: Path) -> str:
+    """Return what Python code prints in an installation with the packages in `site`."""
+    env = {**os.environ, "PYTHONPATH": str(folder / "site")}
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+_JUDGED = """
+from envkit.checks.catalog import CheckEntry, judges
+from envkit.verify.judge import judge
+
+control = {"name": "planted", "held": True, "detail": ""}
+item = {"id": "C91", "subject": "image", "status": "ran", "reason": None, "observed": {"n": 1}, "controls": [control]}
+entry = CheckEntry("C91", "t", "quick", 1.0, "host")
+(judged,) = judge({"env": {}, "checks": [item]}, {}, [entry], judges())
+print(judged.finding.verdict, judged.finding.reason_code, judged.finding.message)
+"""
+_FAILED = "ERROR PLUGIN_FAILED plug-in bad 2.0 (envkit.checks: x): checks/c91_x/judge.py"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return case.passed(f'n is {case.value(\"n\"):.0f}')", "PASS None n is 1"),
+        ("case.warn('N_IS_ODD', 'n is odd')", f"{_FAILED}: returned NoneType, not a Finding"),
+        ("return 'PASS', 'n is 1'", f"{_FAILED}: returned tuple, not a Finding"),
+        ("return undefined", f"{_FAILED}: NameError: name 'undefined' is not defined"),
+        ("raise SystemExit(0)", f"{_FAILED}: SystemExit: 0"),
+        ("case.use('C91.limit')", f"{_FAILED}: KeyError: 'C91.limit'"),
+        ("assert case.value('n') == 2, 'two\\nlines'", f"{_FAILED}: AssertionError: two lines"),
+        (
+            "return case.warn('n is odd')",
+            f"{_FAILED}: TypeError: Case.warn() missing 1 required positional argument: 'message'",
+        ),
+        ("return case.value('m')", "ERROR MALFORMED_OBSERVATION malformed observation: m is None, not a number"),
+    ],
+)
+def test_a_judge_that_fails_is_an_error_with_the_name_of_its_plug_in(body: str, said: str, tmp_path: Path) -> None:
+    judge = ("d/c91_x/judge.py", f"def judge(case):\n    {body}\n")
+    declare(tmp_path / "site", "envkit.checks x=bad:P", _FOLDER, *_FULL[:2], ("d/c91_x/check.yaml", _CARD), judge)
+    assert run(_JUDGED, tmp_path) == f"{said}\n"
+
+
+_SHOWN = """
+from envkit.checks.catalog import shows
+
+(sheet,) = shows()["C91"]([]).sheets
+print(sheet.title, sheet.rows[0][0], *sheet.notes)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return Shown(ident='n', title='N', sheets=(Sheet('N', ('n',), [['1']]),))", "N 1"),
+        ("Shown(ident='n', title='N')", "t failed {0}: returned NoneType, not a Shown"),
+        ("return checks[0]", "t failed {0}: IndexError: list index out of range"),
+        ("raise SystemExit(2)", "t failed {0}: SystemExit: 2"),
+    ],
+)
+def test_a_table_that_fails_leaves_the_rest_of_the_report(body: str, said: str, tmp_path: Path) -> None:
+    source = f"from envkit.checks.shown import Sheet, Shown\n\ndef show(checks):\n    {body}\n"
+    judge = ("d/c91_x/judge.py", "def judge(case):\n    return case.passed('held')\n")
+    files = (_FOLDER, *_FULL[:2], ("d/c91_x/check.yaml", _CARD), judge, ("d/c91_x/show.py", source))
+    declare(tmp_path / "site", "envkit.checks x=bad:P", *files)
+    named = said.format("plug-in bad 2.0 (envkit.checks: x): checks/c91_x/show.py")
+    assert run(_SHOWN, tmp_path) == f"{named}\n"
+
+
 def test_config_shows_a_broken_one(tmp_path: Path) -> None:
     declare(tmp_path / "site", "envkit.facts x=bad:P")
     done = envkit(tmp_path, "config", site=tmp_path / "site")
