@@ -28,6 +28,16 @@ def test_the_citation_says_what_the_package_says() -> None:
     assert CITATION["keywords"] == PROJECT["keywords"]
 
 
+def test_the_newest_changes_are_short_sentences_in_groups() -> None:
+    """The file is merged by union, so a rebase can bring a rewritten bullet back: outside of its group, and long."""
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    groups = [group.split("\n- ") for group in newest.split("\n### ")[1:]]
+    bullets = [re.sub(r"\]\(\S+\)", "]", " ".join(bullet.split())) for _, *rest in groups for bullet in rest]
+    assert len(bullets) >= 5
+    assert [one for one in bullets if len(one.split()) > 40 or ";" in one or bullets.count(one) > 1] == []
+    assert [title.strip() for title, *rest in groups if not 5 <= len(rest) <= 35] == []
+
+
 def test_the_forms_fit_githubs_schemas() -> None:
     assert len(FORMS) == 3
     assert schema_faults("vendor.github-issue-forms", *FORMS) == ""
