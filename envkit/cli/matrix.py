@@ -9,14 +9,15 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, SectionGroup, argument, new_command, option, verbose_option
-from envkit.cli.matrix_check import check_command, prove_command
-from envkit.cli.matrix_options import (
+from envkit.cli.matrix_check import (
+    check_command,
     counts_of,
     identity_line,
     json_option,
     print_facts_json,
+    prove_command,
+    update_command,
 )
-from envkit.cli.matrix_update import update_command
 from envkit.cli.options import facts_option, load_facts
 
 if TYPE_CHECKING:

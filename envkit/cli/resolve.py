@@ -10,7 +10,6 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.console import show, tell
 from envkit.cli.declare import Section, flag, group, new_command, option, verbose_option
-from envkit.cli.matrix_options import identity
 from envkit.cli.options import RequestOptions, definition_argument, exclude, note
 from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import ConflictError, UsageError
@@ -105,7 +104,7 @@ def command(flags: ResolveFlags) -> None:
         resolution, request = resolution_of(flags.definition, fields, facts, note)
     except Unresolvable as conflict:
         if flags.as_json:
-            print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})
+            print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": facts.identity()})
         if implied:
             raise _as_typed(conflict) from None
         raise
@@ -172,7 +171,7 @@ def _document(resolution: Resolution, facts: Facts, advice: tuple[Suggestion, ..
     }
     if advice is not None:
         extra["advice"] = [suggestion.to_json() for suggestion in advice]
-    return resolution.to_json() | extra | {"facts": identity(facts)}
+    return resolution.to_json() | extra | {"facts": facts.identity()}
 
 
 def _advice(request: Request, facts: Facts) -> tuple[Suggestion, ...]:

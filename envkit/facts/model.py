@@ -282,3 +282,7 @@ class Facts:
     traps: tuple[Trap, ...]
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     capabilities_left_out: tuple[str, ...] = ()  # in arch lists, but without a Gpu row (Jetson)
+
+    def identity(self) -> dict[str, Any]:
+        """Return version, date and digest as JSON; the digest includes an overlay."""
+        return {"version": self.version, "collected": self.collected, "digest": self.digest}

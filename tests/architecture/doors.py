@@ -82,7 +82,7 @@ PARSERS = {
 WRITERS = {
     "the door itself, and atomic files": {"envkit.ground.foreign", "envkit.ground.store"},
     "what the user typed": {
-        "envkit.cli.cover", "envkit.cli.export", "envkit.cli.init", "envkit.cli.matrix_update", "envkit.cli.output",
+        "envkit.cli.cover", "envkit.cli.export", "envkit.cli.init", "envkit.cli.matrix_check", "envkit.cli.output",
         "envkit.cli.record_output", "envkit.assemble.sif", "envkit.image.archive", "envkit.image.layout",
         "envkit.lock.store", "envkit.verify.baseline", "envkit.verify.record", "envkit.verify.trace",
     },
