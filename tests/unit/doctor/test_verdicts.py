@@ -187,6 +187,54 @@ def test_the_end_of_a_part_is_not_the_end(line: str) -> None:
     assert diagnosed(f"starting\n{line}\n").verdict is Verdict.OPEN
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E xla/cuda_fft.cc:477] Unable to register cuFFT factory: Attempting to register factory for plugin cuFFT",
+        "E0000 00:00:1 6 cuda_dnn.cc:83] Unable to register cuDNN factory: Attempting to register factory for plugin",
+        "E0000 00:00:1 2 computation_placer.cc:177] computation placer already registered. Please check linkage",
+        "E tensorflow/x.cc:1] successful NUMA node read from SysFS had negative value (-1), but there must be one",
+        "W dso_loader.cc:60] Could not load dynamic library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open",
+    ],
+)
+def test_noise_of_tensorflow_is_no_failure(line: str) -> None:
+    assert diagnosed(f"{line}\nstep 1\n").verdict is Verdict.OPEN
+    assert diagnosed(f"{line}\nRuntimeError: no data\n").verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Encountered problems while solving:",
+        "  - nothing provides libfoo needed by bar-1.0-0",
+        "error    libmamba Could not solve for environment specs",
+        "  - package x-1 is excluded by strict repo priority",
+    ],
+)
+def test_a_conflict_of_a_solver_is_never_an_all_clear(line: str) -> None:
+    for log in (f"{line}\n", f"{line}\ntraining finished\n"):
+        assert diagnosed(log).verdict in (Verdict.NAMED, Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("lines", "conclusion"),
+    [
+        (
+            "The actor died unexpectedly before finishing this task.\nJob entrypoint command failed with exit code 1\n",
+            "A Ray worker died",
+        ),
+        (
+            "The actor died unexpectedly before finishing this task.\nzoo.LionError: out\n",
+            "and the log shows a failure that envkit does not recognize (line 2)",
+        ),
+    ],
+)
+def test_an_effect_is_named_beside_what_is_unknown(lines: str, conclusion: str) -> None:
+    found = diagnosed(lines)
+    assert found.verdict is Verdict.UNKNOWN
+    assert conclusion in found.conclusion
+
+
 def test_a_weak_sign_does_not_outweigh_a_good_end() -> None:
     assert diagnosed("could not read the cache, starting without it\ntraining finished\n").verdict is Verdict.CLEAR
 
