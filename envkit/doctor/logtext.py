@@ -3,7 +3,7 @@
 Memory is bounded: a piece has at most `PIECE` characters plus one line, and a line longer than `LONGEST` is split. Of a
 line longer than `WHOLE`, the middle is skipped: no program writes a message there, and each MB costs time.
 Lines are counted by line feeds; the redraws of a progress bar (carriage returns) belong to the line they are on.
-Logs compressed with gzip or encoded in UTF-16 (PowerShell) are decoded.
+Logs compressed with gzip or encoded in UTF-16 (PowerShell) are decoded. Typographic quotes become straight ones.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ _PREFIXES = re.compile(
     r")"
 )
 _MOST_PREFIXES = 4  # of a launcher, an engine and a rank, and a time
+# Programs, and editors that a message went through, write either; the rows know one.
+_QUOTES = (("\u2018", "'"), ("\u2019", "'"), ("\u201c", '"'), ("\u201d", '"'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
         text = rest + decoder.decode(data)
         if "\x1b" in text:
             text = _ESCAPES.sub("", text)
+        text = _straight(text)
         whole, feed, rest = text.rpartition("\n")
         # A part of a line: the number stays, because no line feed was read.
         if not feed and len(rest) > LONGEST:
@@ -146,6 +149,15 @@ def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:
         return stream.read(PIECE)
     except zlib.error as error:  # gzip raises its own class for all other kinds of damage
         raise gzip.BadGzipFile(str(error)) from error
+
+
+def _straight(text: str) -> str:
+    """Return a text with straight apostrophes and quotes, so that each message has one spelling."""
+    if text.isascii():
+        return text
+    for curved, straight in _QUOTES:
+        text = text.replace(curved, straight)
+    return text
 
 
 def plain(line: str) -> str:
