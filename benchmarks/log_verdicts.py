@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks._report import Figure, finish
 from envkit.doctor.logs import diagnose_log
+from envkit.doctor.logtext import straight
 from envkit.doctor.model import Diagnosis, Severity
 from envkit.ground import strictyaml
 from envkit.knowledge.failures import rows
@@ -89,7 +90,8 @@ def judge(found: Diagnosis, right: frozenset[str], line: str) -> str:
     shown += [value for section in found.sections for _, value in section.facts]
     if found.exit_code == 0 and not any(finding.severity is Severity.ERROR for finding in found.findings):
         return "false clear"
-    # The prefixes of engines are not shown, and long lines are cut.
+    # The prefixes of engines are not shown, long lines are cut, and the reader straightens quotes.
+    line = straight(line)
     if not any(text and (text[:200] in line or line[:200] in text) for text in shown):
         return "hidden"
     if found.exit_code != 0:

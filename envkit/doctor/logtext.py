@@ -100,7 +100,7 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
         text = rest + decoder.decode(data)
         if "\x1b" in text:
             text = _ESCAPES.sub("", text)
-        text = _straight(text)
+        text = straight(text)
         whole, feed, rest = text.rpartition("\n")
         # A part of a line: the number stays, because no line feed was read.
         if not feed and len(rest) > LONGEST:
@@ -151,7 +151,7 @@ def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:
         raise gzip.BadGzipFile(str(error)) from error
 
 
-def _straight(text: str) -> str:
+def straight(text: str) -> str:
     """Return a text with straight apostrophes and quotes, so that each message has one spelling."""
     if text.isascii():
         return text

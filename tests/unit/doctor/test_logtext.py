@@ -86,3 +86,17 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 def test_a_line_without_an_end_costs_bounded_memory() -> None:
     longest = max(len(piece.text) for piece in pieces(reader(b"x" * (8 * PIECE))))
     assert longest <= LONGEST + PIECE
+
+
+@pytest.mark.parametrize(
+    ("curved", "straight"),
+    [
+        ("can\u2019t create new processes", "can't create new processes"),
+        ("env: \u2018bash\u2019: missing", "env: 'bash': missing"),
+        ("no module \u201ctorch\u201d", 'no module "torch"'),
+        ("━━ 5/9 MB", "━━ 5/9 MB"),
+    ],
+)
+def test_typographic_quotes_are_read_as_straight_ones(curved: str, straight: str) -> None:
+    assert lines(curved.encode()) == [(1, straight)]
+    assert lines(curved.encode("utf-16")) == [(1, straight)]
