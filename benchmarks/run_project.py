@@ -49,7 +49,8 @@ PROJECTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "dockerfile": (
         {
             "Dockerfile": "FROM python:3.11-slim\nENV PYTHONUNBUFFERED=1\nWORKDIR /app\nCOPY requirements.txt .\n"
-            'RUN pip install --no-cache-dir torch && pip install -r requirements.txt\nCMD ["python", "train.py"]\n',
+            "RUN pip install --no-cache-dir torch && pip install -r requirements.txt\n"
+            'COPY train.py .\nCMD ["python", "train.py"]\n',
             "requirements.txt": "numpy\nmatplotlib>=3.8\n",
         },
         ("torch", "numpy", "matplotlib"),
