@@ -31,6 +31,7 @@ PARSED_ONLY = (
     ("it needs GPUs", r"^envkit run .*--gpus|envkit verify .*--gpus"),
     ("it reads every release of the real Python index", r"matrix (check --online|update)"),
     ("it downloads from a public mirror", r"--preset"),
+    ("it reads the public page of its wheels", r"--with flash-attn"),
     ("it installs and checks a real torch", r"install --venv"),
     ("tests/engines/test_run_project.py does it with a real torch", r"envkit (run|watch|shell) (?:\.|jupyter)(?: |$)"),
 )
