@@ -63,7 +63,7 @@ class Case:
         """Judge with the function for the observation's part; raises MalformedError if there is none."""
         judge = judges.get(self.part)
         if judge is None:
-            raise fields.MalformedError(f"there is no rule for {self.observation['id']}")
+            raise fields.MalformedError(f"no rule is known for {self.observation['id']}")
         return judge(self)
 
     def value(self, key: str) -> float:

@@ -106,7 +106,7 @@ def test_an_id_has_a_check_a_part_and_a_kind(name: str, check: str, part: str, k
 def test_a_part_is_judged_by_its_function() -> None:
     parts = {"thing": lambda case: case.passed("thing"), "other": lambda case: case.passed("other")}
     assert case_of({}, "C90.other").by_part(parts).message == "other"
-    with pytest.raises(MalformedError, match=re.escape("there is no rule for C90.none")):
+    with pytest.raises(MalformedError, match=re.escape("no rule is known for C90.none")):
         case_of({}, "C90.none").by_part(parts)
 
 
