@@ -9,10 +9,12 @@ from tests.world import apt
 from tests.world.places import UnavailableError, cache, locked, say
 
 SUITE = "unstable"
+# What the root has itself; of /var only its temporary folder is shared.
+_SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys", "usr", "var"}
 
 
 def program() -> Path:
-    """Return a program `apptainer`; it sees this machine's /tmp, /root, /home and the cache of the tests.
+    """Return a program `apptainer`; it sees all folders of this machine that are not the system's.
 
     Raises:
         UnavailableError: the root cannot be built here.
@@ -20,17 +22,18 @@ def program() -> Path:
     with locked("apptainer"):
         folder = cache("apptainer")
         root, path = folder / "root", folder / "bin" / "apptainer"
-        if not path.exists():
+        if not path.parent.exists():
             _bootstrap(root)
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(_script(root))
-            path.chmod(0o755)
+            path.parent.mkdir()
+        path.write_text(_script(root))
+        path.chmod(0o755)
     return path
 
 
 def _script(root: Path) -> str:
-    shared = ("/tmp", "/root", "/home", str(cache("apptainer").parent))
-    binds = " ".join(f"--bind-try {folder} {folder}" for folder in shared)
+    # Where the tests put their data is the caller's choice (TMPDIR, a checkout anywhere), so a list would be a guess.
+    theirs = sorted(folder for folder in Path("/").iterdir() if folder.is_dir() and folder.name not in _SYSTEM)
+    binds = " ".join(f"--bind {folder} {folder}" for folder in (*theirs, Path("/var/tmp")) if not folder.is_symlink())
     # Apptainer mounts these files of its machine into every container.
     files = " ".join(f"--ro-bind-try {file} {file}" for file in ("/etc/hosts", "/etc/localtime", "/etc/resolv.conf"))
     system = f"--dev-bind /dev /dev --proc /proc --ro-bind-try /sys /sys {files}"
