@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ from envkit.verify.driver import Options
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from envkit.assemble.bytecode import Execute
     from envkit.engines.model import Builder, BuildOptions, BuiltImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from envkit.pipeline.asking import Asked
     from envkit.pipeline.pushing import PushAfterBuild, Tagging
     from envkit.plan.model import BuildPlan
+    from envkit.run.model import Runner
     from envkit.verify.record import Record
 
 _KEPT_LOGS = 20  # older ones are deleted
@@ -147,7 +149,7 @@ def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
         reporter,
         docker_cli=docker_cli,
         state=state_dir(),
-        execute=partial(execute, settings=request.settings),
+        execute=sandbox(request.settings),
         receive=runners.unpacking(request.settings.get("runner") or "auto", request.options.target)
         if request.verify
         else None,
@@ -157,39 +159,47 @@ def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
     return builder
 
 
-def execute(layout: Path, argv: Sequence[str], files: Mapping[str, bytes], *, settings: Settings) -> bytes:
-    """Run a command in the image of a layout and return its output; a runner of this machine without an engine does it.
+def sandbox(settings: Settings) -> Execute:
+    """Return what runs commands in the image of a layout; a runner of this machine without an engine does it.
 
-    The image is the base and the Python of an image that is being built, which the same runner then verifies.
+    The image is the base and the Python of an image that is being built, which the same runner then verifies. The
+    function raises:
 
-    Raises:
         EngineError: the command failed.
         EnvironmentProblem: neither bubblewrap nor proot works here.
         TimeLimitError: it took more than half an hour.
     """
+    # One runner for all runs of a build: a new one would look for its means and check every unpacked file once more.
+    working = cache(_working_runner)
+
+    def execute(layout: Path, argv: Sequence[str], files: Mapping[str, bytes]) -> bytes:
+        limits = RunLimits(timeout_s=_COMPILE_S, output_bytes=_MOST_BYTECODE, memory_mb=memory_of(settings))
+        done = working().run(InLayout(path=layout), argv, files, gpus=None, limits=limits, reporter=Silent())
+        if done.exit_code != 0 or done.output_cut:
+            lines = tuple(neutral(line) for line in done.stderr.decode(errors="replace").splitlines() if line.strip())
+            raise EngineError(
+                f"{argv[0]} of the image cannot compile its modules: exit code {done.exit_code}",
+                hint="add `bytecode: false` to the definition",
+                details=lines[-_LINES:],
+            )
+        return done.stdout
+
+    return execute
+
+
+def _working_runner() -> Runner:
     reasons = []
     for name in _SANDBOXES:
         runner = runners.make(name)
         reason = runner.probe()
         if reason is None:
-            break
+            return runner
         reasons.append(f"{name}: {reason}")
-    else:
-        raise EnvironmentProblem(
-            f"{reasons[0]}, so the modules of the image cannot be compiled here",
-            hint=f"{remedies.hint(building=False)}; or add `bytecode: false` to the definition",
-            details=tuple(reasons[1:]),
-        )
-    limits = RunLimits(timeout_s=_COMPILE_S, output_bytes=_MOST_BYTECODE, memory_mb=memory_of(settings))
-    done = runner.run(InLayout(path=layout), argv, files, gpus=None, limits=limits, reporter=Silent())
-    if done.exit_code != 0 or done.output_cut:
-        lines = tuple(neutral(line) for line in done.stderr.decode(errors="replace").splitlines() if line.strip())
-        raise EngineError(
-            f"{argv[0]} of the image cannot compile its modules: exit code {done.exit_code}",
-            hint="add `bytecode: false` to the definition",
-            details=lines[-_LINES:],
-        )
-    return done.stdout
+    raise EnvironmentProblem(
+        f"{reasons[0]}, so the modules of the image cannot be compiled here",
+        hint=f"{remedies.hint(building=False)}; or add `bytecode: false` to the definition",
+        details=tuple(reasons[1:]),
+    )
 
 
 def require_lock(lock: Lock | None, request: BuildRequest) -> None:
