@@ -13,6 +13,7 @@ from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, new_command, option
 from envkit.cli.options import facts_option, load_facts
 from envkit.cli.output import aligned, print_json
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -150,8 +151,7 @@ def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
         return _in_context(path, Path(flags.context))
     if path.is_dir():
         return *choose(path), path
-    if not path.is_file():
-        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+    foreign.check_file(path)
     reader_of(path.name, path.parent)
     found = context(path)
     if not found.why:
@@ -164,8 +164,7 @@ def _in_context(path: Path, context: Path) -> tuple[str, tuple[str, ...], Path]:
     """Return a file by its path in a build context, and the context."""
     from envkit.project.definition import reader_of
 
-    if not path.is_file():
-        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+    foreign.check_file(path)
     reader_of(path.name, path.parent)
     if not context.is_dir() or not path.resolve().is_relative_to(context.resolve()):
         raise UsageError(f"{path} is not in the build context {context}", hint="--context FOLDER, such as --context .")

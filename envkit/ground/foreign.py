@@ -114,6 +114,19 @@ def is_file(path: Path) -> bool:
     return (status := _status(path)) is not None and stat.S_ISREG(status.st_mode)
 
 
+def check_file(path: Path) -> None:
+    """Refuse a file that the user has named and that cannot be read as one.
+
+    Raises:
+        UsageError: nothing has this name, or what has it is not a regular file.
+    """
+    status = _status(path)
+    if status is None:
+        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path}: is {_kind(status)}, not a regular file", hint=f"ls -l {shlex.quote(str(path))}")
+
+
 def is_folder(path: Path) -> bool:
     """Return whether there is a folder, links followed; False for a name that no folder can have."""
     return (status := _status(path)) is not None and stat.S_ISDIR(status.st_mode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -198,8 +197,7 @@ def load(
     path = Path(name_or_path)
     if foreign.is_folder(path):
         path = path / choose(path)[0]
-    if not foreign.is_file(path):
-        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+    foreign.check_file(path)
     found = context(path)
     name, folder = located(path)
     drafted = draft(name, folder, facts, given, choice)

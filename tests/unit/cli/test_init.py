@@ -1,6 +1,7 @@
 """`envkit init`."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -228,6 +229,13 @@ def test_two_projects_are_two_images_of_one_matrix(tmp_path: Path) -> None:
         parse(text, where="m.yaml"), {"cpu": True}, load(), lambda name: definition_of(name, load(), _ignore)
     )
     assert [cell.name for cell in found.cells] == ["one", "two"]
+
+
+def test_a_pipe_is_not_read_as_a_file() -> None:
+    os.mkfifo("requirements.txt")
+    error = failure("requirements.txt")
+    assert error.message == "requirements.txt: is a pipe, not a regular file"
+    assert error.hint == "ls -l requirements.txt"
 
 
 def test_a_projects_file_that_is_not_there() -> None:
