@@ -32,6 +32,7 @@ from envkit.engines.labels import image_labels
 from envkit.engines.locked_base import check_platform
 from envkit.engines.model import BaseImage
 from envkit.ground import paths
+from envkit.ground.cache import BASES, DOWNLOADS
 from envkit.ground.progress import Silent
 from envkit.image import spec
 from envkit.image.layout import link, write_layout
@@ -216,7 +217,7 @@ def _registry_base(lock: Lock, site: Site) -> spec.Base:
             lock.platform,
             mirrors=site.mirrors,
             transport=site.transport,
-            folder=site.folder / "blobs",
+            folder=BASES.at(site.folder),
             reporter=site.reporter,
             offline=site.offline,
         )
@@ -319,7 +320,7 @@ def _conda(  # noqa: PLR0917 - every background task ends with the last two
             conda.downloaded,
             places=site.places,
             transport=site.transport,
-            folder=site.folder / "downloads",
+            folder=DOWNLOADS.at(site.folder),
             offline=site.offline,
         ),
         budget=budget,

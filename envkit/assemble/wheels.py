@@ -20,6 +20,7 @@ from envkit.assemble.layer import File, Generated, LayerWriter, Slice, Tree, wri
 from envkit.assemble.stage import download_size, layer_key
 from envkit.assemble.wheel import data_of, open_wheel
 from envkit.ground import json_cache
+from envkit.ground.cache import DOWNLOADS
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import cores
 from envkit.ground.progress import counted
@@ -78,7 +79,7 @@ class Wheels:
         offline: bool,
         compiler: Compiler | None = None,
     ) -> None:
-        self._downloads, self._listings, self._own = folder / "downloads", folder / "listings", own
+        self._downloads, self._listings, self._own = DOWNLOADS.at(folder), folder / "listings", own
         self._places, self._transport, self._reporter = places, transport, reporter
         self._scheme, self._compression, self._offline = scheme, compression, offline
         self._compiler = compiler

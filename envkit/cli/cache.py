@@ -20,7 +20,7 @@ from envkit.ground.sizes import parse_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envkit.assemble.cache_prune import Entry, Pruned
+    from envkit.ground.cache import Entry, Pruned
     from envkit.ground.progress import Reporter
 
 SCHEMA = "envkit.cache/1"
@@ -79,7 +79,7 @@ def keep_within(limit: str | None, reporter: Reporter) -> None:
     Raises:
         UsageError: the setting is not a size.
     """
-    from envkit.assemble.cache_prune import Rule
+    from envkit.ground.cache import Rule
 
     if limit is None:
         return
@@ -93,8 +93,8 @@ def command(flags: CacheFlags) -> None:
     """Show the entries by kind."""
     if click.get_current_context().invoked_subcommand is not None:
         return
-    from envkit.assemble.cache_prune import KINDS, entries
     from envkit.cli.output import show_table
+    from envkit.ground.cache import ROWS, entries
 
     cache, state = _folders()
     kept = entries(cache, state)
@@ -104,17 +104,17 @@ def command(flags: CacheFlags) -> None:
             "cache": str(cache),
             "state": str(state),
             "bytes": sum(entry.size for entry in kept),
-            "kinds": {kind: _summary([entry for entry in kept if entry.kind == kind]) for kind in KINDS},
+            "kinds": {row: _summary([entry for entry in kept if entry.row == row]) for row in ROWS},
         }
         click.echo(json.dumps(tree, indent=2))
         return
     now = time.time()
     rows = []
     # `entries` returns the least recently used entry first.
-    for kind, meaning in KINDS.items():
-        own = [entry for entry in kept if entry.kind == kind]
+    for row, meaning in ROWS.items():
+        own = [entry for entry in kept if entry.row == row]
         if own:
-            rows.append((kind, str(len(own)), _text(_bytes(own)), _age(now - own[-1].used), _age(now - own[0].used),
+            rows.append((row, str(len(own)), _text(_bytes(own)), _age(now - own[-1].used), _age(now - own[0].used),
                          meaning))  # fmt: skip
     rows.append(("all", str(len(kept)), _text(_bytes(kept)), "", "", f"below {cache}, images below {state}"))
     show_table(("what", "entries", "size", "last used", "first used", ""), rows)
@@ -147,7 +147,7 @@ def prune_command(flags: PruneFlags) -> None:
     build or run is using are kept, and so are images unless --images is given. A removed layer is rebuilt when a build
     needs it.
     """
-    from envkit.assemble.cache_prune import USUAL_S, Rule
+    from envkit.ground.cache import USUAL_S, Rule
     from envkit.ground.errors import UsageError
 
     if flags.everything and (flags.keep is not None or flags.older_than is not None):
@@ -205,7 +205,7 @@ def import_command(flags: ImportFlags) -> None:
 
 
 def _prune(rule: Any) -> Pruned:
-    from envkit.assemble.cache_prune import prune
+    from envkit.ground.cache import prune
 
     return prune(*_folders(), rule)
 
@@ -214,7 +214,7 @@ def _confirmed(rule: Any) -> bool:
     """Return whether to apply the rule; on a terminal, ask the user first if it would remove more than 1 GB."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    from envkit.assemble.cache_prune import chosen, entries
+    from envkit.ground.cache import chosen, entries
 
     removed = chosen(entries(*_folders()), rule, time.time())
     if _bytes(removed) <= _CONFIRM_FROM:
@@ -244,7 +244,7 @@ def _summary(rows: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    return {"kind": entry.kind, "path": str(entry.path), "bytes": entry.size, "used": int(entry.used)}
+    return {"kind": entry.row, "path": str(entry.path), "bytes": entry.size, "used": int(entry.used)}
 
 
 def _bytes(rows: Sequence[Entry]) -> int:

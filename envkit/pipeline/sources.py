@@ -20,6 +20,7 @@ from packaging.utils import parse_wheel_filename
 
 from envkit.assemble.builders import EMBEDDED, builder_of
 from envkit.engines.model import BuildOptions
+from envkit.ground.cache import DOWNLOADS
 from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.paths import cache_dir, scratch, state_dir
 from envkit.lock import base as bases
@@ -151,7 +152,7 @@ def provide(context: SourceContext, lock: Lock) -> None:
 
 
 def _fetched(context: SourceContext, source: Sdist | SourceSpec | Source) -> Archive:
-    folder, ca_bundle = context.cache / "downloads", context.places.ca_bundle
+    folder, ca_bundle = DOWNLOADS.at(context.cache), context.places.ca_bundle
     if source.url is not None and not isinstance(source, Sdist) and source.commit is not None:
         return fetch.commit(source.name, source.url, source.commit, folder, context.reporter, ca_bundle=ca_bundle)
     assert not isinstance(source, SourceSpec)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground import store
+from envkit.ground.cache import BASES
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.ground.progress import counted
 from envkit.image import spec
@@ -39,7 +40,7 @@ class Remote:
     """
 
     def __init__(self, cache: Path, *, ca_bundle: str | None = None) -> None:
-        self._cache, self._blobs = cache, cache / "blobs"
+        self._cache, self._blobs = cache, BASES.at(cache)
         self._ca_bundle = None if ca_bundle == "none" else ca_bundle
 
     def resolve(self, reference: Reference) -> Reference:

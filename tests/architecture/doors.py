@@ -21,7 +21,7 @@ OPENERS = {
         "envkit.project.installers", "envkit.assemble.bytecode",
     },
     "the state and cache of this user, which no one else can write": {
-        "envkit.assemble.cache_archive", "envkit.assemble.cache_prune", "envkit.engines.journal",
+        "envkit.assemble.cache_archive", "envkit.engines.journal", "envkit.ground.cache",
         "envkit.engines.layer_cache", "envkit.engines.log",
         "envkit.evidence.ranges", "envkit.fleet.state", "envkit.ground.json_cache", "envkit.ground.state",
         "envkit.image.blobs", "envkit.lock.built", "envkit.pipeline.sources", "envkit.registry.documents",
@@ -55,7 +55,7 @@ PARSERS = {
         "envkit.facts.snapshot", "envkit.ground.installation", "envkit.project.installers", "envkit.verify.record",
     },
     "the state and cache of this user, and what this run wrote": {
-        "envkit.assemble.cache_archive", "envkit.assemble.cache_prune", "envkit.engines.journal",
+        "envkit.assemble.cache_archive", "envkit.engines.journal", "envkit.ground.cache",
         "envkit.engines.layer_cache",
         "envkit.fleet.build_task", "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state",
         "envkit.fleet.verify_task",
@@ -87,7 +87,7 @@ WRITERS = {
         "envkit.lock.store", "envkit.verify.baseline", "envkit.verify.record", "envkit.verify.trace",
     },
     "the state and cache of this user": {
-        "envkit.assemble.cache_archive", "envkit.assemble.cache_prune", "envkit.engines.journal",
+        "envkit.assemble.cache_archive", "envkit.engines.journal", "envkit.ground.cache",
         "envkit.engines.layer_cache", "envkit.engines.log",
         "envkit.fleet.state", "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built",
         "envkit.plan.store", "envkit.registry.documents", "envkit.registry.download", "envkit.verify.selftest",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.assemble.cache_prune import KINDS, Entry, Rule, builds_excluded, chosen, entries, prune, remove
 from envkit.engines.layer_cache import LayerCache
+from envkit.ground.cache import KINDS, ROWS, Entry, Rule, builds_excluded, chosen, entries, prune, remove
 from envkit.image.spec import LayerDigest
 
 DAY = 86400
@@ -71,22 +71,22 @@ def home(tmp_path: Path) -> Path:
 def _prune(home: Path, rule: Rule) -> set[str]:
     done = prune(home / "cache", home / "state", rule)
     assert not done.in_use
-    return {one.kind for one in done.removed}
+    return {one.row for one in done.removed}
 
 
 def test_everything_is_found_once_and_the_oldest_comes_first(home: Path) -> None:
     found = entries(home / "cache", home / "state")
-    assert [(one.kind, one.size) for one in found] == [
+    assert [(one.row, one.size) for one in found] == [
         ("images", 6), ("leftovers", 12), ("repodata", 25), ("built", 30), ("listings", 50), ("bases", 100),
         ("downloads", 200), ("unpacked", 310), ("layers", 1000),
     ]  # fmt: skip
-    assert {one.kind for one in found} == set(KINDS)
+    assert {one.row for one in found} == set(ROWS)
     assert time.time() - found[-1].used == pytest.approx(5 * DAY, abs=60)
 
 
 def test_all_leaves_nothing_but_images(home: Path) -> None:
-    assert _prune(home, EVERYTHING) == set(KINDS) - {"images"}
-    assert [one.kind for one in entries(home / "cache", home / "state")] == ["images"]
+    assert _prune(home, EVERYTHING) == set(ROWS) - {"images"}
+    assert [one.row for one in entries(home / "cache", home / "state")] == ["images"]
     assert (home / "state" / "images" / "mine" / "blob").stat().st_size == 1000
 
 
@@ -119,9 +119,18 @@ def test_a_size_keeps_what_was_used_last(home: Path) -> None:
     assert _prune(home, Rule(keep=1309)) == {"unpacked"}
 
 
+@pytest.mark.parametrize("place", ["cache/layers/" + "ef" * 32, "state/images/stray"])
+def test_a_file_where_a_folder_belongs_is_an_entry(home: Path, place: str) -> None:
+    """`envkit cache` ended with a traceback until someone removed it."""
+    stray = _write(home / place, 7, 20)
+    assert [one.size for one in entries(home / "cache", home / "state") if one.path == stray] == [7]
+    prune(home / "cache", home / "state", Rule(older_than_s=19 * DAY, images=True))
+    assert not stray.exists()
+
+
 _ENTRY = st.builds(
-    lambda kind, size, used: Entry(kind=kind, path=Path("x"), size=size, used=used),
-    st.sampled_from([kind for kind in KINDS if kind not in ("leftovers", "images")]), st.integers(0, 100),
+    lambda kind, size, used: Entry(row=kind.row, kind=kind, path=Path("x"), size=size, used=used),
+    st.sampled_from([kind for kind in KINDS if kind.row not in ("leftovers", "images")]), st.integers(0, 100),
     st.floats(0, 1000),
 )  # fmt: skip
 
@@ -141,7 +150,7 @@ def test_what_a_build_uses_stays(home: Path) -> None:
     found = cache.get(_key("torch"))
     assert found is not None
     done = prune(home / "cache", home / "state", EVERYTHING)
-    assert {one.kind for one in done.in_use} == {"layers", "downloads", "bases", "built", "listings", "repodata"}
+    assert {one.row for one in done.in_use} == {"layers", "downloads", "bases", "built", "listings", "repodata"}
     assert found.path.stat().st_size == 1000
     assert cache.get(_key("torch")) is not None
     del cache
@@ -162,7 +171,7 @@ def test_an_unpacked_layer_that_is_run_stays(home: Path) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     done = prune(home / "cache", home / "state", EVERYTHING)
     os.close(descriptor)
-    assert [one.kind for one in done.in_use] == ["unpacked"]
+    assert [one.row for one in done.in_use] == ["unpacked"]
     assert (layer / "tree" / "bin" / "python").exists()
 
 

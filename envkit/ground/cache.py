@@ -1,18 +1,7 @@
-"""List what builds and runs keep on this machine, and prune it, least recently used first.
+"""The cache of this user: the kinds of entries, where they are, who locks them, and what a prune may remove.
 
-    CACHE/layers/blobs, layers, new     layers made from packages, see `envkit.engines.layer_cache`
-    CACHE/layers/HEX, .HEX              unpacked layers for running images
-    CACHE/downloads, blobs              downloaded packages; layers from registries
-    CACHE/listings, conda/listings      lists of the files in packages
-    CACHE/evidence                      facts read from wheels, for envkit matrix
-    CACHE/packed                        digests of compressed engine layers, from earlier pushes
-    CACHE/conda/staging                 conda packages while they are installed
-    CACHE/built                         wheels that were built from source
-    CACHE/repodata                      channel data of the conda solver
-    CACHE/runs                          folders of runs
-    STATE/images                        images that were pushed or built without --output
-
-An entry is removed only while its lock is held. Folders are renamed first, so no process finds one half removed.
+`KINDS` is the only list of the cache's folders. An entry is removed only while its lock is held. Folders are renamed
+first, so no process finds one half removed.
 """
 
 from __future__ import annotations
@@ -25,11 +14,12 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 
 from envkit.ground import store
 
-KINDS = {
+ROWS = {
     "layers": "layers made from packages",
     "unpacked": "unpacked layers for running images",
     "downloads": "downloaded packages",
@@ -40,17 +30,95 @@ KINDS = {
     "leftovers": "files and folders of killed runs",
     "images": "images in the state folder",
 }
-_HEX = re.compile(r"[0-9a-f]{64}")
+"""What `envkit cache` calls the entries."""
+LEFTOVERS = "leftovers"
+_HEX = r"[0-9a-f]{64}"
 _FRESH_S = 3600.0  # repodata has no lock, so it is kept this long after its last use
 _YOUNG_S = 60.0  # entries without a note are kept this long: a build writes the file first and its note afterwards
 USUAL_S = 30 * 86400.0  # the default limit: an entry unused for a month is unlikely to be used again
+
+
+class LockedBy(Enum):
+    """What keeps an entry that is in use from being removed."""
+
+    ENTRY = auto()  # its users lock the entry itself
+    FOLDER = auto()  # the same, and the folder is locked while one is added or opened
+    BUILDS = auto()  # it has no lock: builds and downloads hold a shared lock on CACHE/layers
+    AGE = auto()  # the same for builds, and others have used it within the last hour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of entries: children of one folder of the cache."""
+
+    row: str  # of ROWS
+    folder: str  # below the cache
+    locked_by: LockedBy
+    names: str = "(?s).*"  # a pattern of the entries' names; other children are no entries of this kind
+    hides: bool = False  # an entry has a name with a dot and is locked by its writer until it is complete
+    note: str = ""  # the file in an entry whose time is that of the last use
+    notes: str = ""  # a folder of such files: each has the entry's name in `digest`
+    of_state: bool = False  # it is below the state folder instead
+
+    def at(self, cache: Path, *names: str) -> Path:
+        """Return the folder of these entries, or a path below it."""
+        return cache.joinpath(self.folder, *names)
+
+    def entries(self, cache: Path) -> Iterator[tuple[str, Path, tuple[Path, ...]]]:
+        """Yield the row, the path and the notes of each entry."""
+        notes = _notes(cache / self.notes) if self.notes else {}
+        for path in _children(self.at(cache)):
+            if self.hides and path.name.startswith("."):
+                yield LEFTOVERS, path, ()
+            elif re.fullmatch(self.names, path.name):
+                own = (path / self.note,) if self.note and path.is_dir() else tuple(notes.pop(path.name, ()))
+                yield self.row, path, own
+        for rows in notes.values():  # notes whose entry no longer exists
+            yield from ((LEFTOVERS, note, ()) for note in rows)
+
+
+LAYERS = Kind(row="layers", folder="layers/blobs", locked_by=LockedBy.FOLDER, notes="layers/layers")
+"""Layers made from packages, by digest; see `envkit.engines.layer_cache`."""
+UNPACKED = Kind(
+    row="unpacked", folder="layers", locked_by=LockedBy.ENTRY, names=_HEX, hides=True, note="note.json"
+)  # fmt: skip
+"""Unpacked layers, by diff ID."""
+UNFINISHED_LAYERS = Kind(row=LEFTOVERS, folder="layers/new", locked_by=LockedBy.ENTRY)
+STAGING = Kind(row=LEFTOVERS, folder="conda/staging", locked_by=LockedBy.ENTRY)
+"""Conda packages while they are installed."""
+RUNS = Kind(row=LEFTOVERS, folder="runs", locked_by=LockedBy.ENTRY)
+"""Folders of runs."""
+BUILT = Kind(row="built", folder="built", locked_by=LockedBy.BUILDS, hides=True)
+"""Wheels that were built from source, by the key of their build."""
+DOWNLOADS = Kind(row="downloads", folder="downloads", locked_by=LockedBy.BUILDS)
+"""Downloaded packages, by SHA-256."""
+BASES = Kind(row="bases", folder="blobs", locked_by=LockedBy.BUILDS)
+"""Documents and layers from registries, by SHA-256."""
+CONDA_LISTINGS = Kind(row="listings", folder="conda/listings", locked_by=LockedBy.BUILDS)
+LISTINGS = Kind(row="listings", folder="listings", locked_by=LockedBy.BUILDS)
+"""Lists of the files in wheels."""
+PACKED = Kind(row="listings", folder="packed", locked_by=LockedBy.BUILDS)
+"""Digests of an engine's layers after compression, from earlier pushes."""
+EVIDENCE = Kind(row="listings", folder="evidence", locked_by=LockedBy.BUILDS)
+"""Facts read from wheels."""
+REPODATA = Kind(row="repodata", folder=".", names="repodata", locked_by=LockedBy.AGE, hides=True)
+"""Channel data of the conda solver: the folder is one entry."""
+IMAGES = Kind(
+    row="images", folder="images", locked_by=LockedBy.BUILDS, hides=True, note="index.json", of_state=True
+)  # fmt: skip
+"""Images that were pushed or built without --output."""
+KINDS = (
+    LAYERS, UNPACKED, UNFINISHED_LAYERS, STAGING, RUNS, BUILT, DOWNLOADS, BASES, CONDA_LISTINGS, LISTINGS, PACKED,
+    EVIDENCE, REPODATA, IMAGES,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A file or folder of the cache or the state folder."""
 
-    kind: str  # of KINDS
+    row: str  # of ROWS
+    kind: Kind
     path: Path
     notes: tuple[Path, ...] = ()  # files that refer to it
     size: int  # bytes
@@ -81,10 +149,12 @@ def entries(cache: Path, state: Path | None = None) -> tuple[Entry, ...]:
     """Return all entries of the two folders, least recently used first. Files with several names are counted once."""
     seen: set[tuple[int, int]] = set()
     rows: list[Entry] = []
-    for kind, path, notes in _paths(cache, state):
-        with contextlib.suppress(FileNotFoundError):
-            size, used = _measure(path, notes, seen)
-            rows.append(Entry(kind=kind, path=path, notes=notes, size=size, used=used))
+    for kind in KINDS:
+        root = state if kind.of_state else cache
+        for row, path, notes in kind.entries(root) if root is not None else ():
+            with contextlib.suppress(FileNotFoundError):
+                size, used = _measure(path, notes, seen)
+                rows.append(Entry(row=row, kind=kind, path=path, notes=notes, size=size, used=used))
     return tuple(sorted(rows, key=lambda entry: (entry.used, str(entry.path))))
 
 
@@ -95,16 +165,18 @@ def remove(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
         entry: the entry to remove.
         idle: whether no build is running, from `builds_excluded`.
     """
+    locked_by = LockedBy.ENTRY if entry.row == LEFTOVERS else entry.kind.locked_by
     try:
-        if entry.kind == "layers":
-            with store.locked(entry.path.parent):
+        match locked_by:
+            case LockedBy.FOLDER:
+                with store.locked(entry.path.parent):
+                    return _remove_claimed(entry)
+            case LockedBy.ENTRY:
                 return _remove_claimed(entry)
-        if entry.kind in ("unpacked", "leftovers"):
-            return _remove_claimed(entry)
-        # Entries of the other kinds have no locks of their own.
-        if not idle or (entry.kind == "repodata" and time.time() - entry.used < _FRESH_S):
-            return None
-        return _remove(entry)
+            case LockedBy.AGE if time.time() - entry.used < _FRESH_S:
+                return None
+            case _:
+                return _remove(entry) if idle else None
     # Another prune has removed it, or another user owns it. It counts as in use.
     except OSError:
         return None
@@ -114,7 +186,7 @@ def remove(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
 def builds_excluded(cache: Path) -> Iterator[bool]:
     """Yield whether no build is running; if so, new builds wait until the context ends."""
     try:
-        descriptor = os.open(cache / "layers", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(UNPACKED.at(cache), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         yield True
         return
@@ -127,13 +199,13 @@ def builds_excluded(cache: Path) -> Iterator[bool]:
 
 def chosen(rows: Sequence[Entry], rule: Rule, now: float) -> tuple[Entry, ...]:
     """Return the entries that a rule removes, in order. `rows` are sorted, least recently used first."""
-    candidates = [entry for entry in rows if rule.images or entry.kind != "images"]
+    candidates = [entry for entry in rows if rule.images or entry.row != IMAGES.row]
     total = sum(entry.size for entry in candidates)
     removed = []
     for candidate in candidates:
         is_old = rule.older_than_s is not None and candidate.used < now - rule.older_than_s
         too_much = rule.keep is not None and total > rule.keep
-        if rule.everything or is_old or too_much or candidate.kind == "leftovers":
+        if rule.everything or is_old or too_much or candidate.row == LEFTOVERS:
             removed.append(candidate)
             total -= candidate.size
     return tuple(removed)
@@ -158,38 +230,6 @@ def prune(cache: Path, state: Path, rule: Rule) -> Pruned:
             done.freed += sizes[0]
             done.held += sizes[1]
     return done
-
-
-def _paths(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[Path, ...]]]:
-    layers = cache / "layers"
-    notes = _notes(layers / "layers")
-    for blob in _children(layers / "blobs"):
-        yield "layers", blob, tuple(notes.pop(blob.name, ()))
-    for rows in notes.values():  # notes whose blob no longer exists
-        yield from (("leftovers", note, ()) for note in rows)
-    for path in _children(layers):
-        if _HEX.fullmatch(path.name):
-            yield "unpacked", path, (path / "note.json",)
-        elif path.name.startswith("."):
-            yield "leftovers", path, ()
-    for folder in (layers / "new", cache / "conda" / "staging", cache / "runs"):
-        yield from (("leftovers", path, ()) for path in _children(folder))
-    for path in _children(cache / "built"):
-        yield ("leftovers" if path.name.startswith(".") else "built"), path, ()
-    for kind, folder in (
-        ("downloads", cache / "downloads"),
-        ("bases", cache / "blobs"),
-        ("listings", cache / "conda" / "listings"),
-        ("listings", cache / "listings"),
-        ("listings", cache / "packed"),
-        ("listings", cache / "evidence"),
-    ):
-        yield from ((kind, path, ()) for path in _children(folder))
-    if (cache / "repodata").is_dir():
-        yield "repodata", cache / "repodata", ()
-    yield from (("leftovers", path, ()) for path in _children(cache) if path.name.startswith("."))
-    for path in _children(state / "images") if state is not None else ():
-        yield ("leftovers", path, ()) if path.name.startswith(".") else ("images", path, (path / "index.json",))
 
 
 def _notes(folder: Path) -> dict[str, list[Path]]:
