@@ -20,16 +20,20 @@ type, and `details` are further lines (the end of a log, the other errors of a f
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RAISE_TIMEOUT = "raise --timeout SECONDS"  # the hint for every command whose time limit was reached
 MAX_FAULTS = 20  # errors of one file in one message: more than a screen full does not help
 
 
-def shown(faults: Sequence[str]) -> tuple[str, ...]:
+def shown(faults: Sequence[str], most: int = MAX_FAULTS) -> tuple[str, ...]:
     """Return the first errors of a file, and a count of the others."""
-    more = len(faults) - MAX_FAULTS
-    return tuple(faults) if more <= 0 else (*faults[:MAX_FAULTS], f"... and {more} more")
+    more = len(faults) - most
+    return tuple(faults) if more <= 0 else (*faults[:most], f"... and {more} more")
 
 
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]*@")  # https://user:secret@host
@@ -135,3 +139,54 @@ class InterruptedRun(Ending):
         name = {1: "SIGHUP", 2: "SIGINT", 15: "SIGTERM"}.get(signal_number, f"signal {signal_number}")
         super().__init__(f"ended by {name}")
         self.exit_code = 128 + signal_number
+
+
+class Faults:
+    """All errors of a document or of a request: they are reported together, so that one run shows all of them."""
+
+    __slots__ = ("_faults",)
+
+    def __init__(self) -> None:
+        self._faults: list[tuple[str, str | None, str]] = []  # message, its own hint, path
+
+    def __len__(self) -> int:
+        return len(self._faults)
+
+    def say(self, *messages: str) -> None:
+        """Add errors."""
+        self._faults += [(message, None, "") for message in messages]
+
+    def add(self, path: str, why: str) -> None:
+        """Add an error at a path."""
+        self._faults.append((f"{path}: {why}", None, path))
+
+    def take(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result of `read`, or None after adding its error."""
+        try:
+            return read(*args, **kwargs)
+        except UsageError as error:
+            self._faults.append((error.message, error.hint, ""))
+            return None
+
+    def refuse(self, hint: str | None = None, *, hashes: str | None = None, most: int = MAX_FAULTS) -> None:
+        """Raise the first error with the others as its details, if there is any.
+
+        Args:
+            hint: for an error that has none itself.
+            hashes: the end of the paths of hashes. Their errors come last, and are an IntegrityError if there are no
+                others, which put other fields in doubt.
+            most: the details that are shown; the rest is counted.
+
+        Raises:
+            UsageError: there are errors.
+            IntegrityError: as `hashes` says.
+        """
+
+        def is_hash(fault: tuple[str, str | None, str]) -> bool:
+            return hashes is not None and fault[2].endswith(hashes)
+
+        faults = sorted(self._faults, key=is_hash)
+        if faults:
+            details = [f"{message} ({own})" if own else message for message, own, _ in faults[1:]]
+            kind = IntegrityError if is_hash(faults[0]) else UsageError
+            raise kind(faults[0][0], hint=faults[0][1] or hint, details=shown(details, most))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from envkit.ground.records import Check, Doc, Row, constant
+from envkit.ground.schemas import listed
+from envkit.lock import values
 
 SCHEMA = "envkit.lock/2"
 FILE = "envkit.lock"
@@ -21,96 +25,62 @@ RequestValue = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebPackage:
+class DebPackage(Row):
     """One Debian package of a bootstrapped base."""
 
-    name: str
-    version: str
-    arch: str
-    sha256: str | None
-    size: int  # bytes of the .deb
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row of the file."""
-        return {
-            "name": self.name,
-            "version": self.version,
-            "arch": self.arch,
-            "sha256": self.sha256,
-            "size": self.size,
-        }
+    name: Annotated[str, values.name]
+    version: Annotated[str, values.version]
+    arch: Annotated[str, values.name]
+    sha256: Annotated[str | None, values.optional(values.sha256)]
+    size: Annotated[int, values.size]  # bytes of the .deb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockedBase:
+class LockedBase(Row):
     """The base of the image."""
 
-    kind: str  # 'registry' | 'bootstrap' | 'none'
-    reference: str  # the plan's reference, or 'bootstrap:debian/bookworm'
-    digest: str | None = None  # manifest digest, for a registry's image
-    suite: str | None = None  # 'bookworm', for a bootstrapped base
+    kind: Annotated[str, values.one_of("registry", "bootstrap", "none")]
+    reference: Annotated[str, values.reference]  # the plan's reference, or 'bootstrap:debian/bookworm'
+    digest: Annotated[str | None, values.optional(values.digest)] = None  # manifest digest, for a registry's image
+    suite: Annotated[str | None, values.optional(values.name)] = None  # 'bookworm', for a bootstrapped base
     packages: tuple[DebPackage, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the mapping of the file."""
-        return {
-            "kind": self.kind,
-            "reference": self.reference,
-            "digest": self.digest,
-            "suite": self.suite,
-            "packages": [package.to_json() for package in self.packages],
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CondaPackage:
+class CondaPackage(Row):
     """One conda package."""
 
-    name: str
-    version: str
-    build: str
-    subdir: str  # 'linux-64' | 'noarch'
-    channel: str  # 'conda-forge'
-    url: str  # below CONDA_PUBLIC, also if a mirror was used
-    sha256: str
-    size: int  # bytes of the archive
-    depends: tuple[str, ...] = ()
-    noarch: str | None = None  # 'python' | 'generic'
+    name: Annotated[str, values.name]
+    version: Annotated[str, values.version]
+    build: Annotated[str, values.name]
+    subdir: Annotated[str, values.name]  # 'linux-64' | 'noarch'
+    channel: Annotated[str, values.channel]  # 'conda-forge'
+    url: Annotated[str, values.url]  # below CONDA_PUBLIC, also if a mirror was used
+    sha256: Annotated[str, values.sha256]
+    size: Annotated[int, values.size]  # bytes of the archive
+    depends: Annotated[tuple[str, ...], values.texts] = ()
+    noarch: Annotated[str | None, values.optional(values.one_of("python", "generic"))] = None
 
     @property
     def file(self) -> str:
         """The archive's file name."""
         return self.url.rpartition("/")[2]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the row of the file."""
-        return {
-            "name": self.name,
-            "version": self.version,
-            "build": self.build,
-            "subdir": self.subdir,
-            "channel": self.channel,
-            "url": self.url,
-            "sha256": self.sha256,
-            "size": self.size,
-            "depends": list(self.depends),
-            "noarch": self.noarch,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
+class Wheel(Row):
     """One wheel."""
 
-    name: str  # normalized according to PEP 503
-    version: str
-    file: str
-    url: str  # as in the index, without login and query; below the public PyTorch index also if a mirror was used
-    sha256: str
-    size: int  # bytes
+    name: Annotated[str, values.name]  # normalized according to PEP 503
+    version: Annotated[str, values.version]
+    file: Annotated[str, values.wheel_file]
+    # As in the index, without login and query; below the public PyTorch index also if a mirror was used.
+    url: Annotated[str, values.url]
+    sha256: Annotated[str, values.sha256]
+    size: Annotated[int, values.size]  # bytes
     # 'pytorch': the index of the torch family; 'pypi': the Python index, or one that the definition adds; PAGE: a page
     # that neither names; BUILT: built from a row of `Lock.sources`, and `url` is that row's.
-    source: str
+    source: Annotated[str, values.one_of("pytorch", "pypi", PAGE, BUILT)]
 
     @property
     def requirement(self) -> str:
@@ -122,55 +92,44 @@ class Wheel:
         """The URL of the file, None if it was built from source."""
         return None if self.source == BUILT else self.url
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the row of the file."""
-        return {
-            "name": self.name,
-            "version": self.version,
-            "file": self.file,
-            "url": self.url,
-            "sha256": self.sha256,
-            "size": self.size,
-            "source": self.source,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Row):
     """The source of a wheel and how it was compiled. With `Lock.builders`, the wheel can be built again from it."""
 
-    name: str  # normalized according to PEP 503
-    version: str
-    url: str  # of the sdist, or of the git repository
-    commit: str | None  # of the repository
-    sha256: str  # of the sdist, or of the tar that `git archive` makes of the commit
-    size: int  # bytes of the sdist or tar
-    builder: str  # seal of the builder image's lock, which is one of `Lock.builders`
-    key: str  # hash of source, builder and flags: the wheel's key in the cache
-    torch: str | None = None  # '2.7.1+cu126': the torch that it was compiled with
-    cuda: str | None = None  # '12.6': the toolkit that it was compiled with
-    cxx11_abi: str | None = None  # 'true' | 'false': of that torch
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row of the file."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    name: Annotated[str, values.name]  # normalized according to PEP 503
+    version: Annotated[str, values.version]
+    url: Annotated[str, values.url]  # of the sdist, or of the git repository
+    commit: Annotated[str | None, values.optional(values.commit)]  # of the repository
+    sha256: Annotated[str, values.sha256]  # of the sdist, or of the tar that `git archive` makes of the commit
+    size: Annotated[int, values.size]  # bytes of the sdist or tar
+    builder: Annotated[str, values.digest]  # seal of the builder image's lock, which is one of `Lock.builders`
+    key: Annotated[str, values.sha256]  # hash of source, builder and flags: the wheel's key in the cache
+    # The torch and the toolkit that it was compiled with, '2.7.1+cu126' and '12.6'.
+    torch: Annotated[str | None, values.optional(values.version)] = None
+    cuda: Annotated[str | None, values.optional(values.version)] = None
+    cxx11_abi: Annotated[str | None, values.optional(values.one_of("true", "false"))] = None  # of that torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """Every artifact of one image. Packages are sorted by name, so equal solutions give equal bytes."""
 
-    plan: str  # digest of the plan it was solved for
-    request: tuple[tuple[str, RequestValue], ...]  # the input of the solvers; `envkit.lock.request` compares it
-    platform: str  # 'linux-64' | 'linux-aarch64'
-    python: str  # '3.11'
-    as_of: str | None  # RFC 3339; nothing newer was considered
+    plan: Annotated[str, values.digest]  # of the plan it was solved for
+    platform: Annotated[str, values.platform]
+    python: Annotated[str, values.version]  # '3.11'
+    as_of: Annotated[str | None, values.optional(values.moment)]  # RFC 3339; nothing newer was considered
+    stated_seal: ClassVar[Annotated[str, values.digest, Doc(key="seal")]]
+    schema: Annotated[str, constant(SCHEMA)] = SCHEMA
     base: LockedBase
+    # The input of the solvers; `envkit.lock.request` compares it.
+    request: Annotated[tuple[tuple[str, RequestValue], ...], values.request]
     conda: tuple[CondaPackage, ...]
     wheels: tuple[Wheel, ...]
-    sources: tuple[Source, ...] = ()  # of the wheels that were built from source
-    builders: tuple[Lock, ...] = ()  # the locks of the images in which they were built
-    schema: str = SCHEMA
+    # Those of the wheels that were built from source, and the locks of the images in which they were built, which
+    # cannot have any themselves: so reading goes only one level deep, whatever a file contains.
+    sources: Annotated[tuple[Source, ...], Doc(optional=True)] = ()
+    builders: Annotated[tuple[Lock, ...], Check(lambda _: None, listed({"$ref": "#"})), Doc(optional=True)] = ()
 
     @property
     def size(self) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,22 +12,12 @@ from envkit.ground import platforms
 from envkit.ground.addresses import is_loopback, refusal, refusal_of_image
 from envkit.ground.errors import UsageError
 from envkit.ground.platforms import PLATFORMS
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The check of a field, and its JSON Schema."""
-
-    why_not: Callable[[Any], str | None]
-    schema: Mapping[str, Any]
-
-    def __call__(self, value: Any) -> str | None:
-        """Return why the value is refused, or None."""
-        return self.why_not(value)
+from envkit.ground.records import Check, Each, Location
+from envkit.ground.schemas import listed
 
 
 def _formed(**schema: Any) -> Callable[[Callable[[Any], str | None]], Check]:
-    return lambda why_not: Check(why_not, schema)
+    return lambda why_not: Check(why_not, schema, tuple if schema["type"] == "array" else None)
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
@@ -139,6 +128,25 @@ def url(value: Any) -> str | None:
     if value.startswith("http:") and not is_loopback(value):
         return f"{value!r:.120} is plain http"
     return None
+
+
+def _request(value: Any, at: Location, path: str) -> tuple[tuple[str, str | tuple[str, ...] | None], ...]:
+    if not isinstance(value, dict):
+        at.faults.add(path, at.wording.mapping(value))
+        return ()
+    entries: list[tuple[str, str | tuple[str, ...] | None]] = []
+    for key, item in value.items():
+        if item is None or isinstance(item, str):
+            entries.append((key, item))
+        elif isinstance(item, list) and all(isinstance(text, str) for text in item):
+            entries.append((key, tuple(item)))
+        else:
+            at.faults.add(f"{path}.{key:.80}", "neither a string nor a list of strings")
+    return tuple(entries)
+
+
+_ENTRY = {"anyOf": [{"type": ["string", "null"]}, listed({"type": "string"})]}
+request = Each(_request, {"type": "object", "additionalProperties": _ENTRY})
 
 
 def last_part(address: str) -> str:

@@ -233,6 +233,11 @@ def equal_options(found: list[Module]) -> list[str]:
     return sorted({text for text, dump in seen if [other for _, other in seen].count(dump) > 1})
 
 
+def fault_lists(found: list[Module]) -> set[str]:
+    """Return the modules that raise a list of errors of their own: the first as its message, the others as details."""
+    return {one.name for one in found if any(map(_raises_list, nodes(one.tree)))}
+
+
 def importers(found: list[Module], below: str) -> set[str]:
     """Return the modules outside of a package that import anything of it, at run time or for types."""
     edges = _edges(found, typed=True)
@@ -476,6 +481,31 @@ def _is_kind(node: ast.AST, constants: set[str]) -> bool:
         case _:
             pass
     return isinstance(node, ast.BinOp) and _is_kind(node.left, constants)
+
+
+def _raises_list(node: ast.AST) -> bool:
+    """Return whether an error of this name is made of `faults[0]` and `faults[1:]`, or of `first, *others`."""
+    if isinstance(node, ast.FunctionDef):
+        unpacked = {
+            item.value.id
+            for assigned in nodes(node)
+            if isinstance(assigned, ast.Tuple)
+            for item in assigned.elts
+            if isinstance(item, ast.Starred) and isinstance(item.value, ast.Name) and isinstance(item.ctx, ast.Store)
+        }
+        return any(_has_details(call, unpacked) for call in nodes(node))
+    return _has_details(node, set())
+
+
+def _has_details(node: ast.AST, unpacked: set[str]) -> bool:
+    if not isinstance(node, ast.Call) or _called(node) not in ("UsageError", "IntegrityError"):
+        return False
+    parts = [part for word in node.keywords if word.arg == "details" for part in nodes(word.value)]
+    return any(
+        (isinstance(part, ast.Slice) and isinstance(part.lower, ast.Constant) and part.lower.value == 1)
+        or (isinstance(part, ast.Name) and part.id in unpacked)
+        for part in parts
+    )
 
 
 def _finds_cache(node: ast.AST) -> bool:

@@ -241,6 +241,22 @@ def test_an_option_that_is_declared_twice_is_seen(tmp_path: Path) -> None:
     assert measures.equal_options(found) == ["Y."]
 
 
+@pytest.mark.parametrize(
+    "second",
+    [
+        "def f(faults):\n    raise UsageError(faults[0], details=shown(faults[1:]), hint='')",
+        "def f(where, faults):\n    return UsageError(faults[0], details=tuple(f'{where}: {x}' for x in faults[1:]))",
+        "class Faults:\n    def f(self):\n        raise errors.IntegrityError(self.all[0], details=self.all[1:])",
+        "def f(faults):\n    first, *others = faults\n    raise UsageError(first, details=shown(others))",
+    ],
+)
+def test_a_second_list_of_errors_is_seen(tmp_path: Path, second: str) -> None:
+    none = (
+        "def f(lines, faults):\n    faults.refuse()\n    raise UsageError('x', details=shown(lines))\nprint(lines[1:])"
+    )
+    assert measures.fault_lists(package(tmp_path, none=none, second=second)) == {"made.second"}
+
+
 def test_whoever_imports_a_package_from_outside_is_seen(tmp_path: Path) -> None:
     found = package(
         tmp_path,

@@ -100,6 +100,11 @@ def test_an_option_is_declared_once_as_a_field(package: list[measures.Module]) -
     assert len(users) > 25
 
 
+def test_one_class_collects_the_errors_of_a_document(package: list[measures.Module]) -> None:
+    """A reader takes `Faults`, and describes the fields of its document as `envkit.ground.records` has them."""
+    assert measures.fault_lists(package) == set().union(*doors.FAULT_LISTS.values())
+
+
 def test_one_module_says_which_images_are_known(package: list[measures.Module]) -> None:
     """Asking for records instead would trust what an image says of itself."""
     assert measures.takers(package, "envkit.ground.state", "was_built") == {

@@ -1,0 +1,265 @@
+"""Documents with one description per field: how it is read with all errors at once, its JSON Schema, its meaning.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Port(Row):
+        number: Annotated[int, number(1, 65535), Doc("the port that a program listens on")]
+        protocol: Annotated[str, choice("tcp", "udp"), Doc("tcp or udp")] = "tcp"
+
+A field without a form is not read, unless its type is a `Row` or a tuple of one. Annotations are evaluated when a row
+is first used, so a module of rows costs no more to import than one of other dataclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache, partial
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from envkit.ground import schemas
+from envkit.ground.errors import MAX_FAULTS, Faults
+from envkit.ground.text import similar
+
+T = TypeVar("T")
+
+
+class Row:
+    """A mapping of a document: one field per key."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mapping, JSON-ready."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.to_json() if isinstance(value, Row) else value
+
+
+def near(word: str, known: Collection[str], *, cutoff: float = 0.5) -> str:
+    """Return the suggestion for a word that is none of the known ones."""
+    close = similar(word, known, cutoff=cutoff)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+
+
+def quoted(value: object) -> str:
+    """Return a value of a document as a message names it."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return repr(value[:80]) + ("..." if len(value) > 80 else "")  # noqa: PLR2004 - a message, not a dump
+    return f"a {'mapping' if isinstance(value, Mapping) else type(value).__name__}"
+
+
+def _printable(key: str) -> str:
+    return key if key.isprintable() and len(key) <= 80 else repr(key[:80])  # noqa: PLR2004
+
+
+class Wording:
+    """How the errors of one format are worded. The default is that of YAML files, in which keys may be left out."""
+
+    missing: str | None = None  # of a key that is not there; None: keys may be left out
+
+    def unknown(self, key: str, known: Collection[str]) -> str:
+        """Return the error of an unknown key; `known` is empty if enough suggestions were made."""
+        return f"unknown key; {near(key, known)}" if known else "unknown key"
+
+    def mapping(self, value: Any) -> str:
+        """Return the error of a value that is not a mapping."""
+        return f"{quoted(value)} is not a mapping"
+
+    def rows(self, value: Any) -> str:
+        """Return the error of a value that is not a list."""
+        return f"{quoted(value)} is not a list"
+
+    def key(self, key: str) -> str:
+        """Return a key as a path has it."""
+        return _printable(key)
+
+    def label(self, row: Mapping[str, Any]) -> str:
+        """Return what follows the number of a row in its path."""
+        del row
+        return ""
+
+
+YAML = Wording()
+
+
+class Location:
+    """A mapping in a document: its path, and where its errors are collected."""
+
+    __slots__ = ("faults", "joint", "path", "wording")
+
+    def __init__(self, path: str, faults: Faults, wording: Wording = YAML, joint: str = ": ") -> None:
+        self.path = path  # `images/train.yaml`, `images/train.yaml: request`
+        self.faults = faults
+        self.wording = wording
+        self.joint = joint  # before a key: `: ` after a file, `.` after another key
+
+    def at(self, key: str) -> str:
+        """Return the path of a key."""
+        return f"{self.path}{self.joint}{self.wording.key(key)}"
+
+    def add(self, below: str, why: str) -> None:
+        """Add an error at a path below the mapping."""
+        self.faults.add(f"{self.path}{self.joint}{below}", why)
+
+    def under(self, path: str) -> Location:
+        """Return a mapping below this one, by its path."""
+        return Location(path, self.faults, self.wording, ".")
+
+
+class Form:
+    """How the value of a key is read, and its JSON Schema."""
+
+    __slots__ = ("schema",)
+    schema: Mapping[str, Any]
+
+    def read(self, value: Any, at: Location, key: str) -> Any:
+        """Return the value of a key in the mapping `at`, or None after adding its errors."""
+        raise NotImplementedError
+
+
+class Check(Form):
+    """A value that is checked by itself: `why_not` returns why it is refused, None if it is fine."""
+
+    __slots__ = ("convert", "why_not")
+
+    def __init__(
+        self,
+        why_not: Callable[[Any], str | None],
+        schema: Mapping[str, Any],
+        convert: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.why_not = why_not
+        self.schema = schema
+        self.convert = convert  # of a value that is fine
+
+    def __call__(self, value: Any) -> str | None:
+        """Return why the value is refused, or None."""
+        return self.why_not(value)
+
+    def read(self, value: Any, at: Location, key: str) -> Any:
+        """Return the value. The path of a key is only put together for an error: locks have thousands of values."""
+        why = self.why_not(value)
+        if why is None:
+            return value if self.convert is None else self.convert(value)
+        at.faults.add(at.at(key), why)
+        return None
+
+
+class Each(Form):
+    """A value whose parts are checked, each with its own path: `reads(value, at, path of the value)`."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self, reads: Callable[[Any, Location, str], Any], schema: Mapping[str, Any]) -> None:
+        self.reads = reads
+        self.schema = schema
+
+    def read(self, value: Any, at: Location, key: str) -> Any:
+        """Return the value without the parts that are refused, or None."""
+        return self.reads(value, at, at.at(key))
+
+
+class Doc:
+    """What a field means, and what its key is if that is not its name."""
+
+    __slots__ = ("key", "optional", "text")
+
+    def __init__(self, text: str | None = None, *, key: str | None = None, optional: bool = False) -> None:
+        self.text = text
+        self.key = key
+        self.optional = optional  # the key may be left out where all others are required
+
+
+class Field(NamedTuple):
+    """The description of one key of a row."""
+
+    name: str
+    form: Form
+    doc: Doc
+
+
+@cache
+def fields(kind: Any) -> Mapping[str, Field]:
+    """Return the description of every key of a row, in order. That of a class variable is no field of the value."""
+    described: dict[str, Field] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        kept = get_args(hint)[0] if get_origin(hint) is ClassVar else hint
+        notes = getattr(kept, "__metadata__", ())
+        form = next((note for note in notes if isinstance(note, Form)), None) or _of_type(
+            kept.__origin__ if notes else kept
+        )
+        if form is not None:
+            doc = next((note for note in notes if isinstance(note, Doc)), Doc())
+            described[doc.key or name] = Field(name, form, doc)
+    return described
+
+
+def _of_type(hint: Any) -> Form | None:
+    """Return the form of a row, or of a tuple of rows; None for another type."""
+    item = get_args(hint)[0] if get_origin(hint) is tuple else None
+    if isinstance(item, type) and issubclass(item, Row):
+        return Each(partial(_rows, item), schemas.listed(schema(item)))
+    if isinstance(hint, type) and issubclass(hint, Row):
+        return Each(lambda value, at, path: read(value, hint, at.under(path)), schema(hint))
+    return None
+
+
+def _rows(kind: type[Any], value: Any, at: Location, path: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        at.faults.add(path, at.wording.rows(value))
+        return ()
+    labels = (at.wording.label(item) if isinstance(item, Mapping) else "" for item in value)
+    found = (
+        read(item, kind, at.under(f"{path}[{number}]{label}"))
+        for number, (item, label) in enumerate(zip(value, labels, strict=True))
+    )
+    return tuple(row for row in found if row is not None)
+
+
+def values(tree: Any, kind: Any, at: Location) -> dict[str, Any]:
+    """Return the values of a mapping by the names of its fields, after adding its errors; None is a refused value."""
+    if not isinstance(tree, Mapping):
+        at.faults.add(at.path, at.wording.mapping(tree))
+        return {}
+    described = fields(kind)
+    unknown = [key for key in tree if key not in described]
+    for number, key in enumerate(unknown):
+        # A suggestion compares the key with every known one, and only MAX_FAULTS errors are shown.
+        at.faults.add(at.at(key), at.wording.unknown(key, described if number < MAX_FAULTS else ()))
+    found = {}
+    missing = at.wording.missing
+    for key, field in described.items():
+        # Where keys are required, a mapping or list that is null is missing.
+        if key in tree and (missing is None or tree[key] is not None or isinstance(field.form, Check)):
+            found[field.name] = field.form.read(tree[key], at, key)
+        elif missing is not None and (key in tree or not field.doc.optional):
+            at.faults.add(at.at(key), missing)
+    return found
+
+
+def read(tree: Any, kind: type[T], at: Location) -> T | None:
+    """Return the row in a mapping, or None after adding its errors."""
+    before = len(at.faults)
+    found = values(tree, kind, at)
+    return kind(**found) if len(at.faults) == before else None
+
+
+def schema(kind: Any, required: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the JSON Schema of a row. Without `required`, all keys are that are not optional."""
+    described = fields(kind)
+    forms = {key: schemas.described(field.form.schema, field.doc.text) for key, field in described.items()}
+    every = (key for key, field in described.items() if not field.doc.optional)
+    return schemas.closed(forms, tuple(every if required is None else required))
+
+
+def constant(word: str) -> Check:
+    """Return the form of a key that has always the same value, which is checked before."""
+    return Check(lambda _: None, {"const": word})
