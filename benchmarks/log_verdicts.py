@@ -76,7 +76,7 @@ def has_cause(right: frozenset[str]) -> bool:
 
 
 def entries(folder: Path, key: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries of one kind: `failures`, `healthy` or `notes` (remarks that are no failure)."""
+    """Yield the entries of a kind: `failures`, `healthy`, `notes` (remarks that are no failure) or `open` (no end)."""
     for path in [folder / f"{key}.yaml", *sorted((folder / "public").glob("*.yaml"))]:
         if path.exists():
             tree = strictyaml.read_file(path)

@@ -35,7 +35,7 @@ _MOST_LOOKED = 200  # lines that are looked at for these, since some are empty
 _QUOTE = 60  # characters of that line in the conclusion
 # Lines that may follow the end of a job: separators, prompts, clean-up of runners, times, remarks of pip and torch.
 _AFTER = re.compile(
-    r"^(?:[-=*_~ .|+]{1,200}$|\$|Post job cleanup|Cleaning up|Cleanup|Complete job name|wandb:"
+    r"^(?:[-=*_~ .|+#]{1,200}$|\$|Post job cleanup|Cleaning up|Cleanup|Complete job name|wandb:"
     r"|(?:real|user|sys)\s{1,4}\d"
     r"|\[notice\]|WARNING: Running pip as|View build details|What's next|section_end|#\d{1,6} DONE |.{0,80}Warning: "
     r"|Total Test time|Best (?:val|valid|test)\b|[+~-] [\w.-]{1,80}==)"  # the last: what uv installed

@@ -116,6 +116,7 @@ _EVENT = re.compile(r"^Warning {1,30}[A-Z]\w{2,60}\b")  # an event as `kubectl d
 # Messages of these levels are no failures, whatever they quote.
 _CALM = re.compile(
     r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|\blevel=(?:info|debug|warning)\b|\b(?:WARNING|WARN)\b|Warning:|^\[?W\d{3,4} "
+    r"|\bI (?:tensorflow|external)/"  # TensorFlow writes its levels as letters
 )
 _INFORMATIONAL = re.compile(
     r"\blevel=(?:info|debug)\b"
@@ -125,6 +126,9 @@ _INFORMATIONAL = re.compile(
     r"|Unable to register cu\w{2,10} factory: Attempting to register factory for plugin|computation placer already"
     r"|NUMA node read from SysFS had negative value|could not open file to read NUMA node"
     r"|TF-TRT Warning|Could not load dynamic library 'libnvinfer|dlerror: libnvinfer"
+    r"|Couldn't get ptxas version string|Failed to launch ptxas$"  # the driver compiles instead
+    r"|NCCL WARN Failed to open libibverbs"  # without InfiniBand NCCL takes sockets
+    r"|^#SBATCH -"  # an option that Slurm reads, such as --error=FILE
 )
 # A comment, a command or call that prints a text (typed, traced by `set -x`, or as the step of a Dockerfile), and
 # advice that quotes a message.
@@ -134,7 +138,8 @@ _QUOTED = re.compile(
     r"(?:Run |RUN )?(?:.{0,160}(?:&& |; |\|\| ))?@?(?:echo|printf|write-host|Write-Host) "
     r"|^\s{0,40}(?:print|(?:log|logger|logging|warnings?|console)\.\w{1,12})\(['\"frb]"
     r"|.{0,80}\b(?:[Ii]f|[Ww]hen) you (?:see|get|encounter|run into)\b"
-    r"|^(?:#(?!\d|#\[| Out of bounds values : )|//|/\*|<!--|rem |REM )"  # nccl-tests prints its result after a "#"
+    # nccl-tests prints its result after a "#", and Slurm reads options there.
+    r"|^(?:#(?!\d|#\[| Out of bounds values : |SBATCH -)|//|/\*|<!--|rem |REM )"
 )
 _JOB = r"(?:training|fine-?tuning|pre-?training|run|job|build|pipeline|experiment|everything)"
 _GOOD = re.compile(

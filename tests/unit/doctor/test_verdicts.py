@@ -18,6 +18,7 @@ FAILURES = dict(failures(KEPT))
 RIGHT = right_rows()
 CALM = dict(healthy(KEPT))
 NOTES = {entry["name"]: entry for entry in entries(KEPT, "notes")}
+OPEN = {entry["name"]: entry["line"] for entry in entries(KEPT, "open")}
 HEALTHY = sorted((KEPT / "healthy").iterdir())
 HIDDEN = sorted((KEPT / "hidden").iterdir())
 
@@ -66,8 +67,17 @@ def test_a_remark_is_no_failure(name: str) -> None:
     assert not [one for one in found.findings if one.severity is Severity.ERROR]
 
 
+@pytest.mark.parametrize("name", OPEN)
+def test_a_log_without_an_end_is_neither_failed_nor_clear(name: str) -> None:
+    """It runs, or has nothing but remarks: no line is shown as a failure."""
+    found = diagnosed(OPEN[name])
+    assert (found.verdict, found.exit_code, found.findings) == (Verdict.OPEN, 5, ())
+    assert [name for name, _ in found.sections[0].facts] == ["lines", "last line"]
+    assert found.conclusion == "no sign of failure, but the log does not say how the job ended"
+
+
 def test_every_log_has_its_source() -> None:
-    names = [*kept_names("failures"), *kept_names("healthy"), *kept_names("notes")]
+    names = [*kept_names("failures"), *kept_names("healthy"), *kept_names("notes"), *kept_names("open")]
     public = [name for name in names if "#" in name or "/" in name]
     assert len(public) >= 500
     assert not [name for name in public if not re.fullmatch(r"(?:[\w.-]+/[\w.-]+#\d+|https://\S+)(?: [a-z])?", name)]
