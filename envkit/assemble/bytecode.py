@@ -5,7 +5,7 @@ The bytes depend on Python's exact version, not only on the version of its bytec
 has nothing but the base and that interpreter. `envkit.engines.compile_inside` runs there and keeps the bytes constant.
 
 A package's bytecode is in the layer of its sources. Layers are kept by the digests of their packages and by the
-interpreter, so each package is compiled once.
+interpreter, so each package is compiled once. A conda package for one platform brings its own, which is kept.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ Execute = Callable[[Path, Sequence[str], Mapping[str, bytes]], bytes]
 LEVEL = 4  # of zlib, as for conda packages
 _FOLDER = "/run/envkit-bytecode"
 _SCRIPT = Path(compile_inside.__file__)
+_HEADER = 16  # bytes of a .pyc before its code: magic number, flags, and time and size, or a hash
+_BY_HASH = (0b01, 0b11)  # the flags without and with a comparison at the import
 _FIRST = (3, 7)  # earlier ones have a header without flags
 _AT_ONCE = 32 << 20  # bytes of sources in one run, which bounds the memory for them and their bytecode
 _HINT = "add `bytecode: false` to the definition"
@@ -79,6 +81,23 @@ def interpreter_of(plan: BuildPlan, lock: Lock) -> Interpreter | None:
     return Interpreter(python=lock.python, program=f"/usr/bin/{name}", origin=origin)
 
 
+def dated(bytecode: bytes, size: int) -> bytes | None:
+    """Return a package's own .pyc with the time that files have in an image; None if it is not of a source of `size`.
+
+    Its header has the time of its source where the package was built, which no file has after an installation with
+    constant times: Python would compile the source at every start. A .pyc by hash (PEP 552) has no time. The paths in
+    it are those of the build; Python replaces them when it loads a module.
+    """
+    if len(bytecode) <= _HEADER or bytecode[2:4] != b"\r\n":
+        return None
+    flags, _, of_size = (int.from_bytes(bytecode[at : at + 4], "little") for at in (4, 8, 12))
+    if flags == compile_inside.BY_TIME:
+        if of_size != size:
+            return None
+        return bytecode[:8] + compile_inside.MTIME.to_bytes(4, "little") + bytecode[12:]
+    return bytecode if flags in _BY_HASH else None
+
+
 class Compiler:
     """Compiles the modules of one build. Safe on any thread: one run at a time, which uses all CPUs.
 
@@ -114,7 +133,8 @@ class Compiler:
         """Return the .pyc files of the modules among some files, by path.
 
         The .pyc of a module that does not compile is empty, so that Python takes the source. Without that file, the
-        bytecode of another package's module with the same path, time and size would be taken.
+        bytecode of another package's module with the same path, time and size would be taken. A .pyc that is among the
+        files and of its source is not compiled again, but has the time of an image's files.
 
         Args:
             files: all files of the packages, by path relative to the image's root; each is read if it is a module.
@@ -128,7 +148,14 @@ class Compiler:
             TimeLimitError: it took too long.
         """
         compiled: dict[str, bytes] = {}
-        wanted = {path: cache for path in sorted(files) if (cache := self._cache_of(path, root, files)) is not None}
+        wanted: dict[str, str] = {}
+        for path in sorted(files):
+            if (cache := self._cache_of(path, root, files)) is None:
+                continue
+            if cache in files and (own := dated(files[cache](), sizes[path])) is not None:
+                compiled[cache] = own
+            else:
+                wanted[path] = cache
         for paths in _chunks([path for path in wanted if sizes[path] <= compile_inside.MOST], sizes):
             check()
             with self._lock:
@@ -140,7 +167,7 @@ class Compiler:
         return compiled
 
     def _cache_of(self, path: str, root: str, files: Mapping[str, object]) -> str | None:
-        """Return the path of a module's .pyc; None if the file cannot be imported, or the package has that path."""
+        """Return the path of a module's .pyc; None if the file cannot be imported, or its folder is a file."""
         if not path.endswith(".py") or not path.startswith(f"{root}/"):
             return None
         below = PurePosixPath(path[len(root) + 1 :].removeprefix("site-packages/"))
@@ -148,7 +175,7 @@ class Compiler:
             return None
         folder = f"{posixpath.dirname(path)}/__pycache__"
         cache = f"{folder}/{below.stem}.cpython-{self._interpreter.python.replace('.', '')}.pyc"
-        if folder in files or cache in files or imagepaths.fault(cache) is not None:
+        if folder in files or imagepaths.fault(cache) is not None:
             return None
         return cache
 

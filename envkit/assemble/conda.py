@@ -47,7 +47,7 @@ Archives = Callable[[Sequence[CondaPackage], "Reporter", Callable[[], None]], Ma
 """Returns the verified archives of packages by SHA-256. The last argument is called meanwhile and raises to stop."""
 
 # Part of every cache key. Increase it when the same packages give other bytes.
-_VERSION = 2
+_VERSION = 3
 _LISTING = "envkit.conda-listing/2"
 _NAMED = 20  # shared paths that are reported one by one; the rest is counted
 

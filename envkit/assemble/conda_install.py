@@ -144,8 +144,8 @@ def write_packages(
 ) -> None:
     """Write the packages, each without the paths that are left out of it.
 
-    `compiled` returns the bytecode of files, which are given by readers and sizes; it replaces that of the packages,
-    which has the times of the sources where they were built, and so is never used.
+    `compiled` returns the bytecode of files, which are given by readers and sizes. It replaces that of the packages,
+    which has the times of the sources where they were built, and so would never be used.
 
     Every layer has an empty `conda-meta/history`: conda takes a folder with this file for an environment, and so no
     layer depends on the others.
@@ -168,15 +168,10 @@ def write_packages(
                 _check_kind(installed, row)
                 rows[f"{root}/{row.path}"] = installed, row
     if compiled is not None:
-        sources = {
-            path: (installed.folder / row.path, row.size)
-            for path, (installed, row) in rows.items()
-            if row.kind == FILE and not path.endswith(".pyc")
-        }
-        made |= compiled(
-            {path: partial(_data, source) for path, (source, _) in sources.items()},
-            {path: size for path, (_, size) in sources.items()},
-        )
+        files = {path: installed.folder / row.path for path, (installed, row) in rows.items() if row.kind == FILE}
+        # The listed sizes are those before prefixes are replaced.
+        sizes = {path: file.lstat().st_size for path, file in files.items()}
+        made |= compiled({path: partial(_data, file) for path, file in files.items()}, sizes)
     folders = parents((*rows, *made, *folders))
     for path in sorted({*rows, *made, *folders}, key=order):
         if path in folders:

@@ -238,6 +238,7 @@ def _bytecode(trees: Sequence[Tree], compiler: Compiler, scheme: Scheme, check: 
     made = (
         File(path=path, size=len(data), executable=False, parts=(Generated(data, bytecode.LEVEL),))
         for path, data in compiled.items()
+        if path not in files  # RECORD has the hash of a wheel's own
     )
     return Tree(name="bytecode", version="", files=tuple(made), folders=())
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -257,6 +258,34 @@ def test_a_wheel_that_has_bytecode_of_its_own_keeps_it(tmp_path: Path) -> None:
     assert (site / own).read_bytes() == b"of the wheel"
     assert (site / f"alpha/__pycache__/b.{sys.implementation.cache_tag}.pyc").stat().st_size > 16
     assert (site / "gamma/__pycache__").is_file()
+
+
+def test_the_bytecode_that_a_conda_package_brings_is_not_made_again(tmp_path: Path) -> None:
+    """It has the time of its source where it was built, so that Python would compile the source at every start."""
+    tag = sys.implementation.cache_tag
+    sources = {"kept": b"VALUE = 'of now'\n", "changed": b"VALUE = 'longer than then'\n", "none": b"VALUE = 1\n"}
+    files = {f"{SITE}/{name}.py": data for name, data in sources.items()}
+    then = tmp_path / "then.py"
+    for name, body in (("kept", b"VALUE = 'bythem'\n"), ("changed", b"VALUE = 'then'\n")):
+        then.write_bytes(body)
+        made = py_compile.compile(str(then), dfile=f"/opt/placeholder/{name}.py")
+        assert made is not None
+        files[f"{SITE}/__pycache__/{name}.{tag}.pyc"] = Path(made).read_bytes()
+    compiled = _compiler(tmp_path / "sandbox", Heard()).compile(
+        {path: partial(bytes, data) for path, data in files.items()},
+        {path: len(data) for path, data in files.items()},
+        SITE.removesuffix("/site-packages"),
+        lambda: None,
+    )
+    root = tmp_path / "root"
+    for path, data in {**files, **compiled}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+        os.utime(root / path, (MTIME, MTIME))
+    code = "import kept, changed, none; print(kept.VALUE, changed.VALUE, none.VALUE, kept.__spec__.origin)"
+    assert _printed(root / SITE, code) == f"bythem longer than then 1 {root / SITE}/kept.py"
+    head = compiled[f"{SITE}/__pycache__/kept.{tag}.pyc"][:16]
+    assert head[8:] == MTIME.to_bytes(4, "little") + len(sources["kept"]).to_bytes(4, "little")
 
 
 def test_another_interpreter_or_none_makes_another_key(tmp_path: Path) -> None:

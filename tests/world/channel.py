@@ -16,7 +16,7 @@ from tests.world.places import REPOSITORY, cache, locked, say
 NAME = "channel"
 PREFERRED_PORT = 8001
 CHANNEL = "conda-forge"
-_FORMAT = "2"  # increase it when the packed content changes, so that cached channels are packed again
+_FORMAT = "3"  # increase it when the packed content changes, so that cached channels are packed again
 
 
 def up(*, keep: bool) -> str:

@@ -1,5 +1,6 @@
 """Write `.conda` packages: a zip with one zstd-compressed tar of the files and one of the metadata."""
 
+import compileall
 import hashlib
 import io
 import json
@@ -42,6 +43,15 @@ class Metadata:
     def filename(self) -> str:
         """`name-version-build.conda`."""
         return f"{self.name}-{self.version}-{self.build}.conda"
+
+
+def compile_modules(files: Path) -> None:
+    """Add bytecode to the files of a package for one platform, as conda-build does: made in its own prefix."""
+    for path in files.rglob("*.py"):
+        if not path.is_symlink():
+            os.utime(path, (_EPOCH, _EPOCH))
+    # Some sources of torch do not compile; they have no bytecode in real packages either.
+    compileall.compile_dir(files, quiet=2, stripdir=str(files), prependdir=PLACEHOLDER, workers=0)
 
 
 def write(metadata: Metadata, files: Path, channel: Path) -> Path:
@@ -100,7 +110,9 @@ def _describe(path: Path, name: str) -> dict[str, Any]:
     with path.open("rb") as content:
         row["sha256"] = hashlib.file_digest(content, "sha256").hexdigest()
     row["size_in_bytes"] = size
-    if row["path_type"] == "hardlink" and size < _TEXT_LIMIT and PLACEHOLDER.encode() in path.read_bytes():
+    # The paths in bytecode are those of the build; conda-build lists no prefix for it.
+    is_text = row["path_type"] == "hardlink" and size < _TEXT_LIMIT and path.suffix != ".pyc"
+    if is_text and PLACEHOLDER.encode() in path.read_bytes():
         row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": "text"}
     return row
 

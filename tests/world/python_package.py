@@ -46,6 +46,7 @@ def write(channel: Path, stage: Path) -> Path:
     for module in modules:
         _relocate(module, "$ORIGIN/../..")
     _make_prefix_free(library)
+    conda_package.compile_modules(stage)
     depends = ("__glibc >=2.36,<3.0.a0",)
     metadata = Metadata("python", VERSION, "h0_0", depends, license="Python-2.0")
     return conda_package.write(metadata, stage, channel)

@@ -65,6 +65,7 @@ def convert(wheel: Path, channel: Path, stage: Path, offered: Collection[str]) -
         _move_data(next(iter(site.glob("*.data")), None), stage, site)
         for entry in entry_points:
             _write_script(stage / "bin", entry)
+        conda_package.compile_modules(stage)
     limits = re.sub(r"\s", "", message.get("Requires-Python") or ">=3.8") if pure else f"{SHORT}.*"
     depends = [f"python {limits}"] + ([] if pure else ["__glibc >=2.28,<3.0.a0"])
     depends += ["numpy"] if name == "torch" else []
