@@ -30,6 +30,7 @@ from envkit.cli.options import (
 from envkit.cli.record_output import ReportTarget, report_option
 from envkit.fleet import REPORT_SCHEMA
 from envkit.ground.errors import UsageError
+from envkit.ground.settings import ENGINES, either
 
 if TYPE_CHECKING:
     from envkit.engines.model import BuildOptions
@@ -83,7 +84,7 @@ class BuildFlags:
         Section.BUILD,
         "--engine NAME",
         shell_complete=shell_values.engines,
-        help="Engine: auto, docker, buildkit, podman or embedded. [auto]",
+        help=f"Engine: {either(ENGINES)}. [auto]",
     )
     base: str = option(
         Section.BUILD, "--base IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]"

@@ -17,6 +17,7 @@ from envkit.cli.declare import Section, flag, new_command, option, quiet_option,
 from envkit.cli.image_names import IMAGE
 from envkit.cli.options import PATH, deadline_of, timeout_option
 from envkit.cli.output import print_json
+from envkit.ground.engine_names import AUTO, STORES
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class DoctorFlags:
     runner: str | None = option(
         Section.INPUT,
         "--runner",
-        type=click.Choice(["auto", "docker", "podman"]),
+        type=click.Choice((AUTO, *STORES)),
         help="Engine that --image refers to.",
     )
     python: str | None = option(

@@ -26,6 +26,7 @@ from envkit.cli.options import (
     skip_impossible_option,
 )
 from envkit.cli.output import aligned, print_json
+from envkit.ground.engine_names import ENGINES
 from envkit.ground.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Settings
 
 SCHEMA = "envkit.export/1"
-_ENGINES = ("docker", "buildkit", "podman", "embedded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class ExportFlags:
     engine: str = option(
         Section.JOBS,
         "--engine",
-        type=click.Choice(_ENGINES),
+        type=click.Choice(tuple(ENGINES)),
         default="embedded",
         help="Engine of the build jobs. [embedded]",
     )

@@ -15,6 +15,7 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.console import MODES, StepTimer, reporter_for, tell
 from envkit.cli.declare import Section, argument, flag, group, option, quiet_option, verbose_option, verbosity
+from envkit.ground import engine_names
 from envkit.ground.errors import ConflictError, UsageError, masked
 from envkit.ground.text import neutral
 from envkit.pipeline.asking import AUTO, fields_here
@@ -98,7 +99,7 @@ def engine_option() -> Any:
     return option(
         Section.INPUT,
         "--runner",
-        type=click.Choice(["auto", "docker", "podman"]),
+        type=click.Choice((engine_names.AUTO, *engine_names.STORES)),
         default="auto",
         help="Engine that plain names refer to.",
     )

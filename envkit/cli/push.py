@@ -25,6 +25,7 @@ from envkit.cli.options import (
     timeout_option,
 )
 from envkit.cli.output import write_document
+from envkit.ground.engine_names import STORES, has_store
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class PushFlags:
         help="Image to push: see above. [the image that was built last]",
     )
     engine: str | None = option(
-        Section.INPUT, "--engine", type=click.Choice(["docker", "podman"]), help="Engine that plain names refer to."
+        Section.INPUT, "--engine", type=click.Choice(STORES), help="Engine that plain names refer to."
     )
     tags: tuple[str, ...] = option(
         Section.PUBLISH, "-t", "--tag TAG", multiple=True, help="Additional tag in the repository of REF; repeatable."
@@ -97,7 +98,7 @@ class PushFlags:
 
         if self.image is not None:
             engine = load_settings({"engine": self.engine}).get("engine")
-            return self.image, engine if engine in ("docker", "buildkit", "podman") else None
+            return self.image, engine if has_store(engine) else None
         last = read_last(state)
         return name_of(last), last.engine
 

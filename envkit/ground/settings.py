@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import foreign, schemas, trees
+from envkit.ground import engine_names, foreign, schemas, trees
 from envkit.ground.errors import UsageError, masked, shown
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import neutral, similar
@@ -36,8 +36,8 @@ class Mirrors:
     ca_bundle: str | None = None  # PEM file of authorities to trust: in builds, for downloads, for registries
 
 
-ENGINES = ("auto", "docker", "buildkit", "podman", "embedded")
-RUNNERS = ("auto", "docker", "podman", "bubblewrap", "proot", "host")
+ENGINES = (engine_names.AUTO, *engine_names.ENGINES)
+RUNNERS = (engine_names.AUTO, *engine_names.RUNNERS)
 NETWORKS = ("auto", "default", "host", "none")  # of build steps
 PRESETS = ("tuna", "aliyun", "sjtu", "ustc")  # the rows of presets.yaml, which is read only if a preset is set
 FLAT = "flat+"
@@ -78,7 +78,8 @@ class Setting:
         return "ENVKIT_" + self.key.upper()
 
 
-def _or(words: tuple[str, ...]) -> str:
+def either(words: tuple[str, ...]) -> str:
+    """Return "one, two or three"."""
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
@@ -90,12 +91,12 @@ _LIMIT = "it protects this machine"
 
 SETTINGS = (
     Setting(
-        key="engine", meaning=f"engine that builds: {_or(ENGINES)}", default="auto", choices=ENGINES, flag="--engine",
-        checkout=Checkout.YES, reason="every engine isolates the steps of a build",
+        key="engine", meaning=f"engine that builds: {either(ENGINES)}", default="auto", choices=ENGINES,
+        flag="--engine", checkout=Checkout.YES, reason="every engine isolates the steps of a build",
     ),
     Setting(
-        key="runner", meaning=f"runner that verifies: {_or(RUNNERS)}", default="auto", choices=RUNNERS, flag="--runner",
-        checkout=Checkout.NO, reason="it decides how an image is isolated from this machine",
+        key="runner", meaning=f"runner that verifies: {either(RUNNERS)}", default="auto", choices=RUNNERS,
+        flag="--runner", checkout=Checkout.NO, reason="it decides how an image is isolated from this machine",
     ),
     Setting(
         key="run_memory",
@@ -104,7 +105,7 @@ SETTINGS = (
     ),
     Setting(
         key="preset", choices=PRESETS, flag="--preset",
-        meaning=f"mirrors to download from, by name: {_or(PRESETS)}; settings of the same file override it",
+        meaning=f"mirrors to download from, by name: {either(PRESETS)}; settings of the same file override it",
         checkout=Checkout.BUILDS, reason=_SOURCE,
     ),
     Setting(
@@ -153,7 +154,7 @@ SETTINGS = (
         checkout=Checkout.NO, reason=_ON_THE_HOST,
     ),
     Setting(
-        key="build_network", meaning=f"network of build steps: {_or(NETWORKS)}", default="auto", choices=NETWORKS,
+        key="build_network", meaning=f"network of build steps: {either(NETWORKS)}", default="auto", choices=NETWORKS,
         flag="--network", checkout=Checkout.NO, reason="the host's network reaches the servers of this machine",
     ),
     Setting(

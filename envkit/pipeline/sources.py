@@ -21,6 +21,7 @@ from packaging.utils import parse_wheel_filename
 from envkit.assemble.builders import EMBEDDED, builder_of
 from envkit.engines.model import BuildOptions
 from envkit.ground.cache import DOWNLOADS
+from envkit.ground.engine_names import has_store
 from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.paths import cache_dir, scratch, state_dir
 from envkit.lock import base as bases
@@ -230,7 +231,7 @@ def _image_builder(context: SourceContext, plan: BuildPlan, name: str, *, locked
     if why is None:
         return _ImageBuilder(builder=_builder(context, EMBEDDED), base=f"{_PREFIX}{bases.SUITES[plan.resolution.os]}")
     engine = context.settings.get("engine") or "auto"
-    builder = _builder(context, engine if engine in ("docker", "buildkit", "podman") else "docker")
+    builder = _builder(context, engine if has_store(engine) else "docker")
     probe = builder.probe()
     if probe.available:
         return _ImageBuilder(builder=builder, base="auto")

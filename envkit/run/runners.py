@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.ground.engine_names import AUTO, ENGINES, RUNNERS
 from envkit.ground.errors import EngineError, EnvironmentProblem, UsageError
 from envkit.image.name import (
     ARCHIVE,
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.run.model import Runner
 
-AUTO = "auto"
-NAMES = ("docker", "podman", "bubblewrap", "proot", "host")
-_OF_ENGINE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "embedded": "bubblewrap"}
 _HINTS = {
     "docker": "systemctl start docker   # or: apt-get install docker.io",
     "podman": "apt-get install podman",
@@ -58,7 +56,7 @@ def candidates(kind: type[ImageName], wish: str) -> tuple[str, ...]:
     Raises:
         UsageError: there is no runner of this name.
     """
-    if wish not in (AUTO, *NAMES):
+    if wish not in (AUTO, *RUNNERS):
         raise _unknown(wish)
     return _CANDIDATES[kind] if wish == AUTO else (wish,)
 
@@ -96,7 +94,7 @@ def make(name: str, reporter: Reporter | None = None, *, ca_bundle: str | None =
 
 
 def _unknown(name: str) -> UsageError:
-    return UsageError(f"{name!r:.80} is not a runner", hint=f"use one of auto, {', '.join(NAMES)}")
+    return UsageError(f"{name!r:.80} is not a runner", hint=f"use one of auto, {', '.join(RUNNERS)}")
 
 
 def choose(name: str, reporter: Reporter, *, image: ImageName, engine: str | None = None) -> Runner:
@@ -109,8 +107,8 @@ def choose(name: str, reporter: Reporter, *, image: ImageName, engine: str | Non
     """
     if name != AUTO:
         return make(name)
-    if engine is not None and engine in _OF_ENGINE:
-        return make(_OF_ENGINE[engine])
+    if engine is not None and engine in ENGINES:
+        return make(ENGINES[engine].runner)
     reasons: list[str] = []
     for candidate in candidates(InEngine, AUTO):
         runner = make(candidate)

@@ -1,9 +1,10 @@
 import pytest
 
+from envkit.ground.engine_names import RUNNERS
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
 from envkit.image.name import image_name
-from envkit.run.runners import NAMES, choose, make
+from envkit.run.runners import choose, make
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "host"])
@@ -20,4 +21,4 @@ def test_auto_runs_where_the_image_lies(engine: str, runner: str) -> None:
 def test_an_unknown_runner_is_refused() -> None:
     with pytest.raises(UsageError, match="'kvm' is not a runner") as caught:
         make("kvm")
-    assert caught.value.hint == f"use one of auto, {', '.join(NAMES)}"
+    assert caught.value.hint == f"use one of auto, {', '.join(RUNNERS)}"

@@ -23,6 +23,7 @@ from envkit.engines.by_name import ENGINES
 from envkit.engines.model import Engine, Probe
 from envkit.facts.load import load
 from envkit.ground import host as host_facts
+from envkit.ground.engine_names import RUNNERS
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Reporter
@@ -31,7 +32,7 @@ from envkit.run import runners as run_runners
 
 LIMIT_S = 30.0
 """Seconds after which a section is abandoned. Every program that it runs has a shorter limit of its own."""
-_RUNNERS = tuple(name for name in run_runners.NAMES if name != "host")  # the host runs no image
+_RUNNERS = tuple(name for name in RUNNERS if name != "host")  # the host runs no image
 
 _PROBE_S = LIMIT_S - 5  # so that the section can still report the engines that did answer
 T = TypeVar("T")

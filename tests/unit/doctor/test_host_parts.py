@@ -11,10 +11,11 @@ import pytest
 from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limits, network, system, view
 from envkit.doctor.model import Finding, Section, Severity
 from envkit.engines.model import Probe
+from envkit.ground.engine_names import RUNNERS
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import Host, memory_limit
 from envkit.ground.process import NoAnswerError
-from envkit.run import remedies, runners
+from envkit.run import remedies
 from tests.support.clocks import before
 from tests.unit.doctor.machine import machine
 
@@ -406,4 +407,4 @@ def test_every_runner_of_images_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(diagnose, "run_parallel", lambda *_: {})
     found = diagnose.engines_section("docker", tmp_path, {})
     asked = {name.removeprefix("runs: ") for name, _ in found.facts if name.startswith("runs: ")}
-    assert asked == {*runners.NAMES} - {"host"}
+    assert asked == {*RUNNERS} - {"host"}

@@ -9,7 +9,7 @@ import yaml
 
 from envkit.assemble import builders
 from envkit.cli.main import run
-from envkit.ground import settings
+from envkit.ground import engine_names, settings
 from envkit.ground.errors import UsageError
 from envkit.render import lint
 from envkit.render.render import render
@@ -317,9 +317,10 @@ def test_what_a_setting_can_be(key: str, text: str, tmp_path: Path) -> None:
     assert value(tmp_path, key, env={f"ENVKIT_{key.upper()}": text}).text == text
 
 
-def test_the_names_are_those_of_the_engines_and_runners() -> None:
-    assert ("auto", *builders.NAMES) == settings.ENGINES
-    assert ("auto", *runners.NAMES) == settings.RUNNERS
+def test_every_name_of_an_engine_has_a_builder_and_every_runner_can_be_made() -> None:
+    assert tuple(engine_names.ENGINES) == builders.NAMES
+    assert [runners.make(name).name for name in engine_names.RUNNERS] == [*engine_names.RUNNERS]
+    assert {engine.runner for engine in engine_names.ENGINES.values()} <= {*engine_names.RUNNERS}
 
 
 def test_config_shows_an_invalid_value(

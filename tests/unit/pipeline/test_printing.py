@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import main
+from envkit.ground.engine_names import RUNNERS
 from envkit.ground.errors import UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import Silent
@@ -16,7 +17,6 @@ from envkit.image.name import image_name
 from envkit.pipeline import running
 from envkit.pipeline.printing import FORMS, Printed, printed
 from envkit.pipeline.running import RunRequest
-from envkit.run import runners
 from envkit.run.docker import DockerRunner
 from envkit.run.podman import PodmanRunner
 from tests.support.file_images import entry, packed, write_archive, write_layout
@@ -127,4 +127,4 @@ def test_a_name_that_nothing_has_is_an_error_of_its_own(form: str, capsys: pytes
 
 
 def test_every_form_is_known_to_the_runners() -> None:
-    assert {"docker", "podman"} <= set(FORMS) & set(runners.NAMES)
+    assert {"docker", "podman"} <= set(FORMS) & set(RUNNERS)
