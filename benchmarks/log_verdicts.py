@@ -4,7 +4,7 @@
 
 FOLDER has `one_line_failures.txt` (NAME|LINE) and the folders `hidden`, `healthy` and `cases` with one log per file;
 each part may be missing. Without FOLDER, the logs of `tests/logs` are read: `failures.yaml` (single lines),
-`public/*.yaml` (logs of a few lines, named after the public thread or page that they are rewritten from),
+`public/*.yaml` (logs of a few lines, named after the public thread, file or page that they are rewritten from),
 `healthy.yaml` and the folders. Each failing log has the rows that are right for it. Without FOLDER, the share of named
 failures is that of the logs whose cause a row knows: the others test that a failure of any shape is seen.
 

@@ -80,7 +80,8 @@ def test_every_log_has_its_source() -> None:
     names = [*kept_names("failures"), *kept_names("healthy"), *kept_names("notes"), *kept_names("open")]
     public = [name for name in names if "#" in name or "/" in name]
     assert len(public) >= 500
-    assert not [name for name in public if not re.fullmatch(r"(?:[\w.-]+/[\w.-]+#\d+|https://\S+)(?: [a-z])?", name)]
+    source = re.compile(r"(?:[\w.-]+/[\w.-]+(?:#\d+|:[\w./-]+)|https://\S+)(?: [a-z])?")  # a thread, a file, a page
+    assert not [name for name in public if not source.fullmatch(name)]
     assert len(set(names)) == len(names)
 
 
