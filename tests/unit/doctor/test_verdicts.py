@@ -21,6 +21,9 @@ NOTES = {entry["name"]: entry for entry in entries(KEPT, "notes")}
 OPEN = {entry["name"]: entry["line"] for entry in entries(KEPT, "open")}
 HEALTHY = sorted((KEPT / "healthy").iterdir())
 HIDDEN = sorted((KEPT / "hidden").iterdir())
+PUBLIC = sorted((KEPT / "public").glob("*.yaml"))
+# The page that prints its log: NVIDIA shows how a GPU instance is refused.
+PAGE = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/getting-started-with-mig.html"
 
 
 def diagnosed(text: str) -> Diagnosis:
@@ -83,6 +86,12 @@ def test_every_log_has_its_source() -> None:
     source = re.compile(r"(?:[\w.-]+/[\w.-]+(?:#\d+|:[\w./-]+)|https://\S+)(?: [a-z])?")  # a thread, a file, a page
     assert not [name for name in public if not source.fullmatch(name)]
     assert len(set(names)) == len(names)
+
+
+def test_a_log_is_named_by_what_prints_it() -> None:
+    """A page says what a message means and may not print it: threads and the tools' own files do."""
+    text = "".join(path.read_text() for path in PUBLIC)
+    assert re.findall(r"name: '?(https://[^\s',]+)", text) == [PAGE]
 
 
 def kept_names(key: str) -> list[str]:
