@@ -29,9 +29,10 @@ from envkit.facts.load import load
 from envkit.facts.model import Facts
 from envkit.facts.tables import TABLES, Table
 from envkit.ground import settings
+from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Silent
 from envkit.ground.versions import key
-from envkit.pipeline.proving import evidence_cache, open_index
+from envkit.pipeline.proving import open_index
 
 PROSE = frozenset({"note", "title", "effect", "fix"})
 _CATCHERS = ("an invariant", "recorded evidence", "the files of the index", "nothing")
@@ -114,7 +115,7 @@ def _derived(facts: Facts) -> list[Row]:
     rows: list[Row] = []
     with open_index(settings.load({}, os.environ, edited.DATA), Silent()) as index:
         for torch in sorted(facts.releases, key=key):
-            rows.extend(prove_release(index, torch, facts, Level(), cache=evidence_cache()).rows)
+            rows.extend(prove_release(index, torch, facts, Level(), cache=cache_dir()).rows)
     return rows
 
 

@@ -24,9 +24,10 @@ from envkit.evidence.update import RELEASES, VARIANTS, changed_tables
 from envkit.facts import edited
 from envkit.facts.load import load
 from envkit.ground import settings
+from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Silent
 from envkit.ground.versions import key
-from envkit.pipeline.proving import evidence_cache, open_index
+from envkit.pipeline.proving import open_index
 
 # Fields that no file of a release has.
 DOCUMENTS = frozenset({
@@ -78,7 +79,7 @@ def main() -> int:
         for torch in versions:
             began, before = time.monotonic(), dataclasses.replace(index.traffic)
             left = dataclasses.replace(facts, releases={v: row for v, row in facts.releases.items() if v != torch})
-            proved = prove_release(index, torch, left, Level(), cache=evidence_cache())
+            proved = prove_release(index, torch, left, Level(), cache=cache_dir())
             removed = {
                 RELEASES: without(texts[RELEASES], torch),
                 VARIANTS: without(texts[VARIANTS], torch, "pypi_default: true"),

@@ -72,7 +72,7 @@ def assemble(wheels: list[Path], folder: Path) -> tuple[float, float]:
         make_layers(
             kind,
             groups(rows, BUDGET),
-            cache=LayerCache(folder / "layers"),
+            cache=LayerCache(folder),
             progress=Progress(Silent()),
             reporter=Silent(),
         )

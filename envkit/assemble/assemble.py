@@ -67,7 +67,6 @@ class Site:
     """The folders, connections and settings that an image is assembled with."""
 
     cache: LayerCache
-    folder: Path  # holds downloads, blobs of base images, and the staging folders of conda packages
     places: Places
     mirrors: Mirrors
     transport: Transport
@@ -217,7 +216,7 @@ def _registry_base(lock: Lock, site: Site) -> spec.Base:
             lock.platform,
             mirrors=site.mirrors,
             transport=site.transport,
-            folder=BASES.at(site.folder),
+            folder=BASES.at(site.cache.root),
             reporter=site.reporter,
             offline=site.offline,
         )
@@ -269,7 +268,7 @@ def _compiler(
         image = spec.image(below, layers, runtime, {}, lock.platform)
         made = Assembled(image=image, base=_base_record(lock), labels={}, cache=site.cache, kept=kept)
         until.callback(made.settle)
-        folder = until.enter_context(paths.run_folder(site.folder)) / "python"
+        folder = until.enter_context(paths.run_folder(site.cache.root)) / "python"
         write_layout(image, folder, place=made.place)
         return folder
 
@@ -285,9 +284,9 @@ def _compiler(
 
 def _wheels(plan: BuildPlan, lock: Lock, site: Site, compiler: Compiler | None) -> Wheels:
     return Wheels(
-        site.folder,
+        site.cache.root,
         own=site.wheel_dir,
-        built=wheels_of(lock, site.folder),
+        built=wheels_of(lock, site.cache.root),
         places=site.places,
         transport=site.transport,
         reporter=site.reporter,
@@ -315,12 +314,11 @@ def _conda(  # noqa: PLR0917 - every background task ends with the last two
         reporter,
         stop,
         cache=site.cache,
-        folder=site.folder / "conda",
         archives=partial(
             conda.downloaded,
             places=site.places,
             transport=site.transport,
-            folder=DOWNLOADS.at(site.folder),
+            folder=DOWNLOADS.at(site.cache.root),
             offline=site.offline,
         ),
         budget=budget,

@@ -22,7 +22,7 @@ from envkit.assemble.conda_package import FOLDER, Interpreter, Listing, placed
 from envkit.assemble.layer_plan import groups, overlaps
 from envkit.assemble.stage import Made, Progress, layer_key, make_layers
 from envkit.assemble.wheel import Scheme
-from envkit.ground import json_cache
+from envkit.ground.cache import CONDA_LISTINGS
 from envkit.ground.errors import EngineError
 from envkit.ground.process import StoppedError
 from envkit.lock.model import CondaPackage
@@ -66,7 +66,6 @@ def conda_layers(
     stop: threading.Event | None = None,
     *,
     cache: LayerCache,
-    folder: Path,
     archives: Archives,
     budget: int,
     prefix: str = PREFIX,
@@ -83,7 +82,6 @@ def conda_layers(
         reporter: gets the progress in bytes, and notes for the user.
         stop: another thread sets it to end the work.
         cache: the layer cache.
-        folder: for staging and for listings of packages; best on the disk of the cache.
         archives: see `Archives` and `downloaded`.
         budget: the maximum number of layers.
         prefix: the path of the environment in the image.
@@ -109,7 +107,7 @@ def conda_layers(
     reporter.step(f"assemble {len(packages)} conda packages")
     kind = CondaPackages(
         packages,
-        folder=folder,
+        cache=cache.root,
         archives=lambda missing: archives(missing, reporter, check),
         prefix=prefix,
         compression=compression,
@@ -144,7 +142,7 @@ class CondaPackages:
         self,
         packages: Sequence[CondaPackage],
         *,
-        folder: Path,
+        cache: Path,
         archives: Callable[[Sequence[CondaPackage]], Mapping[str, Path]],
         prefix: str,
         compression: str,
@@ -153,7 +151,7 @@ class CondaPackages:
         # Sorted, because the last package by name keeps a shared path: equal locks give equal layers whatever their
         # order.
         self.packages = sorted(packages, key=lambda package: package.name)
-        self._folder, self._fetch, self._prefix, self._compression = folder, archives, prefix, compression
+        self._cache, self._fetch, self._prefix, self._compression = cache, archives, prefix, compression
         pythons = [package for package in self.packages if package.name == "python"]
         self._python = Interpreter(version=pythons[0].version, build=pythons[0].build) if pythons else None
         self._compiler = compiler
@@ -225,7 +223,7 @@ class CondaPackages:
 
     def write(self, group: Group, layer: LayerWriter, progress: Progress) -> None:
         """Install the packages and write the installed files."""
-        with conda_install.staging(self._folder / "staging") as staging:
+        with conda_install.staging(self._cache) as staging:
             staged = conda_install.install(
                 [(package, self._paths[package.name]) for package in group],
                 self._archives,
@@ -274,7 +272,7 @@ class CondaPackages:
             self._archives |= self._fetch(missing)
 
     def _kept(self, package: CondaPackage) -> Listing | None:
-        tree = json_cache.read(self._folder / "listings", package.sha256, _LISTING)
+        tree = CONDA_LISTINGS.read(self._cache, package.sha256, _LISTING)
         try:
             return None if tree is None else conda_package.from_json(tree)
         except ValueError:
@@ -285,10 +283,10 @@ class CondaPackages:
         if not packages:
             return {}
         self._fetch_missing(packages)
-        with conda_install.staging(self._folder / "staging") as staging:
+        with conda_install.staging(self._cache) as staging:
             listings = conda_install.describe(packages, self._archives, staging)
         for package, listing in listings.items():
-            json_cache.write(self._folder / "listings", package.sha256, _LISTING, listing.to_json())
+            CONDA_LISTINGS.write(self._cache, package.sha256, _LISTING, listing.to_json())
         return dict(listings)
 
     def _row(self, package: CondaPackage) -> dict[str, object]:

@@ -28,6 +28,7 @@ from envkit.assemble import conda_child, conda_package
 from envkit.assemble.conda_package import FILE, FOLDER, LINK, Interpreter, Listing, meta_path
 from envkit.assemble.layer import LayerWriter, order, parents
 from envkit.ground import store
+from envkit.ground.cache import STAGING
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
 from envkit.lock import child
 from envkit.lock.model import CondaPackage
@@ -48,20 +49,18 @@ class Staged:
 
 
 @contextlib.contextmanager
-def staging(above: Path) -> Iterator[Path]:
-    """Yield a new folder in `above` and remove it at the end.
+def staging(cache: Path) -> Iterator[Path]:
+    """Yield a new folder for packages and remove it at the end.
 
     Raises:
         EnvironmentProblem: it cannot be created, or the disk is full.
     """
     try:
-        above.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store.sweep(above.iterdir())
         # A shared lock, because the child process takes it, too.
-        with store.fresh_folder(above, shared=True) as folder:
+        with STAGING.fresh(cache, shared=True) as folder:
             yield folder
     except OSError as error:
-        raise store.unusable(above, error) from error
+        raise store.unusable(STAGING.at(cache), error) from error
 
 
 def describe(

@@ -20,12 +20,13 @@ from envkit.engines.debian_root import layer_key
 from envkit.engines.layer_cache import Cached, LayerCache
 from envkit.engines.log import BuildLog
 from envkit.engines.model import BuildOptions, BuiltImage, Probe
-from envkit.engines.single_flight import Flights
+from envkit.ground.cache import UNFINISHED_LAYERS
 from envkit.ground.errors import EnvironmentProblem, LockError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.platforms import of_machine
 from envkit.ground.state import own_layout
+from envkit.ground.store import Flights
 from envkit.image import spec
 from envkit.image.name import InLayout, InRegistry, InSif, OutputName
 from envkit.lock.base import NONE
@@ -124,18 +125,14 @@ class EmbeddedBuilder:
             journal.forget(note)
         mirrors = self._mirrors_of(options, reporter)
         deadline = began + options.timeout_s if options.timeout_s else None
-        layers = self._folder / "layers"
         # Contexts end in reverse order: the pusher stops its transfers before their connections are closed.
         with (
             BuildLog(options.log_file, reporter) as log,
             Transport(ca_bundle=mirrors.ca_bundle, policy=Policy(deadline=deadline)) as transport,
-            _pusher(
-                output, plan, lock, options, flights=Flights.beside(layers), transport=transport, reporter=reporter
-            ) as pusher,
+            _pusher(output, plan, lock, options, self._folder, transport=transport, reporter=reporter) as pusher,
         ):
             site = Site(
-                cache=LayerCache(layers, partial(_offer, pusher) if pusher else None),
-                folder=self._folder,
+                cache=LayerCache(self._folder, partial(_offer, pusher) if pusher else None),
                 places=lock_places(plan, mirrors),
                 mirrors=mirrors,
                 transport=transport,
@@ -197,8 +194,8 @@ def _pusher(
     plan: BuildPlan,
     lock: Lock,
     options: BuildOptions,
+    cache: Path,
     *,
-    flights: Flights,
     transport: Transport,
     reporter: Reporter,
 ) -> AbstractContextManager[Pusher | None]:
@@ -213,6 +210,7 @@ def _pusher(
     labels = {f"{LABEL_PREFIX}.{name}": value for name, value in known.items()}
     free = check_target(reference, labels, registry, replace_tag=options.replace_tag)
     sources, target = repositories(reference, options.mount_from), reference.place
+    flights = Flights(UNFINISHED_LAYERS.at(cache))
 
     def turn(digest: str, check: Callable[[], None]) -> AbstractContextManager[None]:
         """Let parallel builds send a layer that they share only once."""
@@ -232,6 +230,6 @@ def _require_base(lock: Lock, site: Site) -> None:
     if site.offline and lock.base.kind == "bootstrap" and site.cache.get(layer_key(lock.base)) is None:
         raise EnvironmentProblem(
             f"offline, and {lock.base.reference} with its {len(lock.base.packages)} Debian packages is not in "
-            f"{site.folder}",
+            f"{site.cache.root}",
             hint="run once without --offline",
         )

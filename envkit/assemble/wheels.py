@@ -19,8 +19,7 @@ from envkit.assemble import bytecode
 from envkit.assemble.layer import File, Generated, LayerWriter, Slice, Tree, write_trees
 from envkit.assemble.stage import download_size, layer_key
 from envkit.assemble.wheel import data_of, open_wheel
-from envkit.ground import json_cache
-from envkit.ground.cache import DOWNLOADS
+from envkit.ground.cache import DOWNLOADS, LISTINGS
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import cores
 from envkit.ground.progress import counted
@@ -50,7 +49,7 @@ class Wheels:
     """The wheels of one build; a `stage.Kind`.
 
     Args:
-        folder: the cache, with downloads (by SHA-256) and listings.
+        cache: XDG_CACHE_HOME/envkit.
         own: the user's folder of wheels, which is searched first.
         built: files of wheels that were built from source, by SHA-256; no index has them.
         places: the package sources and mirrors.
@@ -67,7 +66,7 @@ class Wheels:
 
     def __init__(
         self,
-        folder: Path,
+        cache: Path,
         *,
         own: Path | None,
         built: Mapping[str, Path] = MappingProxyType({}),
@@ -79,7 +78,7 @@ class Wheels:
         offline: bool,
         compiler: Compiler | None = None,
     ) -> None:
-        self._downloads, self._listings, self._own = DOWNLOADS.at(folder), folder / "listings", own
+        self._cache, self._downloads, self._own = cache, DOWNLOADS.at(cache), own
         self._places, self._transport, self._reporter = places, transport, reporter
         self._scheme, self._compression, self._offline = scheme, compression, offline
         self._compiler = compiler
@@ -150,7 +149,7 @@ class Wheels:
                 opened.enter_context(open_wheel(self._files[wheel.sha256], self._scheme, wheel.file)) for wheel in group
             ]
             for wheel, tree in zip(group, trees, strict=True):
-                json_cache.write(self._listings, self.key((wheel,)), _LISTING, contents(tree))
+                LISTINGS.write(self._cache, self.key((wheel,)), _LISTING, contents(tree))
             if self._compiler is not None:
                 trees.append(_bytecode(trees, self._compiler, self._scheme, progress.check))
             unpacked = sum(file.size for tree in trees for file in tree.files)
@@ -168,7 +167,7 @@ class Wheels:
         """Return the listings of the layers' wheels, as far as they are cached."""
         kept: list[tuple[str, Contents]] = []
         for wheel in (wheel for made in layers for wheel in made.packages):
-            listing = json_cache.read(self._listings, self.key((wheel,)), _LISTING)
+            listing = LISTINGS.read(self._cache, self.key((wheel,)), _LISTING)
             if isinstance(listing, dict):
                 kept.append((f"{wheel.name} {wheel.version}", listing))
         return kept

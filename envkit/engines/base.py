@@ -148,7 +148,7 @@ class Bases:
             return kept
         _, _, cached = from_packages(
             base,
-            LayerCache(cache_dir() / "layers"),
+            LayerCache(cache_dir()),
             RootOptions(mirror=self._options.mirrors.debian_mirror, log=self._log, limit_s=self._left()),
             self._reporter,
             state=self._state,

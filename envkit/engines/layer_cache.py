@@ -1,8 +1,8 @@
 """Cache of layers between builds. A key identifies a layer's inputs; its blob is named by the blob's digest.
 
-    blobs/<digest>     the blob
-    layers/<key>.json  the note with the blob of a key, and a checksum of the note itself
-    new/               blobs that are being written, each locked by its writer, and the locks of `flights`
+    LAYERS/<digest>       the blob
+    NOTES/<key>.json      the note with the blob of a key, and a checksum of the note itself
+    UNFINISHED_LAYERS     blobs that are being written, each locked by its writer, and the locks of `flights`
 
 Nothing in the cache is trusted. A blob is hashed before its first use after each boot and whenever its stat has
 changed; a blob that does not match is removed and built again. Two builds may write the same layer at the same time:
@@ -15,10 +15,8 @@ lock.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -29,8 +27,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from envkit.engines.single_flight import Flights
 from envkit.ground import store
+from envkit.ground.cache import LAYERS, NOTES, UNFINISHED_LAYERS, UNPACKED, UnusableError, open_own, sealed, unsealed
+from envkit.ground.store import Flights, Held
 from envkit.image.spec import LayerDigest
 
 _SCHEMA = "envkit.built-layer/1"
@@ -59,33 +58,33 @@ class New:
 
 
 class LayerCache:
-    """The layers below one folder.
+    """The layers in a cache.
 
     Args:
-        folder: the cache's folder.
+        root: XDG_CACHE_HOME/envkit.
         offer: called with each layer that the cache returns, new or old, once its blob is complete, so that it can be
             pushed while other layers are still being built. It is called from any thread, and its exceptions propagate.
     """
 
-    def __init__(self, folder: Path, offer: Callable[[Cached], None] | None = None) -> None:
+    def __init__(self, root: Path, offer: Callable[[Cached], None] | None = None) -> None:
         """Open or create the cache.
 
         Raises:
             EnvironmentProblem: the folder cannot be written.
         """
-        self._folder, self._offer = folder, offer
-        self.flights = Flights.beside(folder)
-        self._locks: list[int] = []
+        self.root, self._offer = root, offer
+        self._folder, self._new = UNPACKED.at(root), UNFINISHED_LAYERS.at(root)
+        self.flights = Flights(self._new)
+        self._held = Held()
         self._leases: dict[str, int] = {}
-        # With the two containers and not `self`, which would then never be collected.
-        weakref.finalize(self, _close, self._locks, self._leases)
-        with _translated(folder):
-            for name in ("blobs", "layers", "new"):
-                (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._locks.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            store.lock(self._locks[0], shared=True)
+        # With the container and not `self`, which would then never be collected.
+        weakref.finalize(self, _close, self._leases)
+        with _translated(self._folder):
+            for kind in (LAYERS, NOTES, UNFINISHED_LAYERS):
+                kind.at(root).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held.add(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             # Writers lock their files. A file that is unlocked and has not changed for a minute has no writer.
-            store.sweep((folder / "new").iterdir(), idle_s=_ABANDONED_S)
+            store.sweep(self._new.iterdir(), idle_s=_ABANDONED_S)
 
     def get(self, key: str) -> Cached | None:
         """Return the layer of a key, None if it is missing. A damaged blob or note is removed and counts as missing."""
@@ -105,7 +104,7 @@ class LayerCache:
                     self._write_note(key, layer, stamp)
                 else:
                     os.utime(note_path)  # the time of last use, for pruning
-        except (FileNotFoundError, _UnusableError):
+        except (FileNotFoundError, UnusableError):
             _remove(note_path)
             return None
         except OSError as error:
@@ -127,7 +126,7 @@ class LayerCache:
         """
         with _translated(self._folder):
             # With the permissions of the user's umask, because layouts get a hard link to this file.
-            with store.fresh_file(self._folder / "new") as (temporary, stream):
+            with store.fresh_file(self._new) as (temporary, stream):
                 # Shared: after the rename, `_lock` locks this file through another descriptor, and would wait forever
                 # for an exclusive lock of this one.
                 store.lock(stream.fileno(), shared=True)
@@ -141,7 +140,7 @@ class LayerCache:
                     # stamp.
                     if not _is_used(path, new.layer):
                         _put(temporary, path)
-                    with _open_own(path) as blob:
+                    with open_own(path) as blob:
                         self._lock(blob)
                         stamp = _stamp(blob)
             self._write_note(key, new.layer, stamp)
@@ -158,11 +157,11 @@ class LayerCache:
         with _translated(target.parent, "use an --output on a larger disk"):
             tree = _read_note(self._note(key))
             try:
-                with _open_own(cached.path) as stream:
+                with open_own(cached.path) as stream:
                     unchanged = self._lease(cached, stream) and tree is not None and tree.get("stamp") == _stamp(stream)
                     target.hardlink_to(cached.path)
                     stamp = _stamp(stream)
-            except (OSError, _UnusableError):
+            except (OSError, UnusableError):
                 shutil.copyfile(cached.path, target)
                 return
             if unchanged:
@@ -177,7 +176,7 @@ class LayerCache:
         """
         if not self._end_lease(cached):
             return
-        with contextlib.suppress(OSError, _UnusableError), _open_own(cached.path) as stream:
+        with contextlib.suppress(OSError, UnusableError), open_own(cached.path) as stream:
             tree, stamp = _read_note(self._note(key)), _stamp(stream)
             if _layer(tree, key) == cached.layer and tree is not None and tree["stamp"] != stamp:
                 self._write_note(key, cached.layer, stamp)
@@ -188,10 +187,10 @@ class LayerCache:
         return cached
 
     def _note(self, key: str) -> Path:
-        return self._folder / "layers" / f"{key}.json"
+        return NOTES.at(self.root, f"{key}.json")
 
     def _blob(self, digest: str) -> Path:
-        return self._folder / "blobs" / digest
+        return LAYERS.at(self.root, digest)
 
     @contextlib.contextmanager
     def _locked_blob(self, path: Path) -> Iterator[IO[bytes]]:
@@ -199,14 +198,14 @@ class LayerCache:
         with contextlib.ExitStack() as opened:
             with store.locked(path.parent):
                 try:
-                    stream = opened.enter_context(_open_own(path))
-                except _UnusableError:
+                    stream = opened.enter_context(open_own(path))
+                except UnusableError:
                     _remove(path)
                     raise
                 self._lock(stream)
             try:
                 yield stream
-            except _UnusableError:
+            except UnusableError:
                 with store.locked(path.parent), contextlib.suppress(OSError):
                     # Another process may have put an intact blob there meanwhile.
                     if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
@@ -216,8 +215,7 @@ class LayerCache:
     def _lock(self, stream: IO[bytes]) -> None:
         """Protect a blob from pruning for the lifetime of this object."""
         # A duplicated descriptor shares the lock (flock(2)) and stays open when the stream is closed.
-        self._locks.append(os.dup(stream.fileno()))
-        store.lock(self._locks[-1], shared=True)
+        self._held.add(os.dup(stream.fileno()))
 
     def _lease(self, cached: Cached, stream: IO[bytes]) -> bool:
         """Take a lease, which shows later whether a process opened the blob for writing; return whether that worked."""
@@ -245,10 +243,8 @@ class LayerCache:
 
     def _write_note(self, key: str, layer: LayerDigest, stamp: Mapping[str, int | str]) -> None:
         """Write a key's note. It is not synced to the disk: a power failure may damage it, which its checksum shows."""
-        tree: dict[str, Any] = {"schema": _SCHEMA, "key": key, **asdict(layer), "stamp": dict(stamp)}
-        tree["check"] = hashlib.sha256(_canonical(tree)).hexdigest()
-        with store.fresh_file(self._folder / "new", mode=0o600) as (temporary, stream):
-            stream.write(_canonical(tree))
+        with store.fresh_file(self._new, mode=0o600) as (temporary, stream):
+            stream.write(sealed({"schema": _SCHEMA, "key": key, **asdict(layer), "stamp": dict(stamp)}))
             stream.flush()
             _put(temporary, self._note(key))
 
@@ -256,65 +252,33 @@ class LayerCache:
 def _is_used(path: Path, layer: LayerDigest) -> bool:
     """Return whether another build uses an intact blob at this path, which must not be replaced by an equal one."""
     try:
-        with _open_own(path) as stream:
+        with open_own(path) as stream:
             if store.lock(stream.fileno(), wait=False):
                 return False
             _check(stream, layer)
-    except (OSError, _UnusableError):
+    except (OSError, UnusableError):
         return False
     return True
 
 
-def _close(descriptors: list[int], leases: Mapping[str, int]) -> None:
-    for descriptor in (*descriptors, *leases.values()):
+def _close(leases: Mapping[str, int]) -> None:
+    for descriptor in leases.values():
         os.close(descriptor)
-
-
-class _UnusableError(Exception):
-    """The file is not what the cache wrote."""
 
 
 def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
     """Return the layer of a key's note, None if the note is missing or damaged."""
-    if tree is None:
-        return None
-    rest = {name: value for name, value in tree.items() if name != "check"}
-    if tree.get("schema") not in _READ or tree.get("key") != key:
-        return None
-    if tree.get("check") != hashlib.sha256(_canonical(rest)).hexdigest():
+    if tree is None or tree.get("schema") not in _READ or tree.get("key") != key:
         return None
     return LayerDigest(digest=tree["digest"], diff_id=tree["diff_id"], size=tree["size"], tar_size=tree["tar_size"])
 
 
 def _read_note(path: Path) -> dict[str, Any] | None:
     try:
-        with _open_own(path) as stream:
-            tree = json.loads(stream.read(_NOTE_MAX))
-    except (OSError, ValueError, _UnusableError):
+        with open_own(path) as stream:
+            return unsealed(stream.read(_NOTE_MAX))
+    except (OSError, UnusableError):
         return None
-    return tree if isinstance(tree, dict) else None
-
-
-@contextlib.contextmanager
-def _open_own(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file of this user without following links.
-
-    Raises:
-        _UnusableError: it is something else.
-    """
-    try:
-        # O_NONBLOCK: opening a pipe of that name must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.ENXIO):
-            raise _UnusableError from error
-        raise
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-        os.close(descriptor)
-        raise _UnusableError
-    with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        yield stream
 
 
 def _stamp(stream: IO[bytes]) -> dict[str, int | str]:
@@ -341,7 +305,7 @@ def _check(stream: IO[bytes], layer: LayerDigest) -> None:
     """Compare the size and digest of a whole blob with the layer's.
 
     Raises:
-        _UnusableError: they differ.
+        UnusableError: they differ.
     """
     digest = hashlib.sha256()
     size = 0
@@ -349,11 +313,7 @@ def _check(stream: IO[bytes], layer: LayerDigest) -> None:
         digest.update(piece)
         size += len(piece)
     if (size, digest.hexdigest()) != (layer.size, layer.digest):
-        raise _UnusableError
-
-
-def _canonical(tree: Mapping[str, Any]) -> bytes:
-    return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+        raise UnusableError
 
 
 def _put(temporary: Path, path: Path) -> None:

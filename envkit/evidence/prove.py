@@ -68,7 +68,7 @@ def prove_release(
         torch: the release.
         facts: have the compatible partner releases.
         level: how much to read.
-        cache: folder for the results; None: not cached.
+        cache: XDG_CACHE_HOME/envkit, for the results; None: not cached.
         refused: receives the errors of refused files, which are left out; None: the first error is raised.
 
     Raises:

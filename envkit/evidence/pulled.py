@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground import json_cache
+from envkit.ground.cache import EVIDENCE
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.lock import uv
 from envkit.lock.wheel_choice import IndexWheel, parse_pylock, ranks_of
@@ -57,7 +57,7 @@ def read_pulled(index: Index, file: WheelFile, platform: str, *, cache: Path | N
         index: the package index.
         file: a wheel of torch.
         platform: the platform of the wheel, such as 'linux-64'.
-        cache: folder for the results by the wheel's SHA-256; None: not cached.
+        cache: XDG_CACHE_HOME/envkit, for the results by the wheel's SHA-256; None: not cached.
 
     Raises:
         EnvironmentProblem: uv is missing, or the index does not answer.
@@ -66,11 +66,11 @@ def read_pulled(index: Index, file: WheelFile, platform: str, *, cache: Path | N
     if None in (file.sha256, file.size, file.uploaded) or not file.pythons:
         return None
     key = f"{file.sha256}-pulled"
-    rows = None if cache is None else json_cache.read(cache, key, SCHEMA)
+    rows = None if cache is None else EVIDENCE.read(cache, key, SCHEMA)
     if rows is None:
         rows = _solved(index, file, platform)
         if rows is not None and cache is not None:
-            json_cache.write(cache, key, SCHEMA, rows)
+            EVIDENCE.write(cache, key, SCHEMA, rows)
     if rows is None:
         return None
     return Pulled(python=file.pythons[0], day=file.uploaded or "", wheels=tuple(IndexWheel(**row) for row in rows))

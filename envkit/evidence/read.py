@@ -21,7 +21,7 @@ from envkit.facts.evidence import (
     VERSION_PY,
     Evidence,
 )
-from envkit.ground import json_cache
+from envkit.ground.cache import EVIDENCE
 from envkit.ground.errors import IntegrityError
 from envkit.image.deflate import DamagedError, Inflater, check_crc, crc32
 from envkit.image.zip_entries import Listed, Source, listed, located
@@ -166,7 +166,7 @@ def read_wheel(
         level: how much to read.
         sha256: SHA-256 of the file according to the index; None: unknown, so the result proves nothing.
         date: the day of publication, for the evidence.
-        cache: folder for the results; None: not cached.
+        cache: XDG_CACHE_HOME/envkit, for the results; None: not cached.
 
     Raises:
         IntegrityError: the wheel or a member is damaged or inconsistent.
@@ -174,13 +174,13 @@ def read_wheel(
     """
     key = f"{sha256}-{level.name}"
     if cache is not None and sha256 is not None:
-        cached = json_cache.read(cache, key, SCHEMA)
+        cached = EVIDENCE.read(cache, key, SCHEMA)
         if cached is not None:
             return _proofs(name, sha256, date, (_from_json(tree) for tree in cached))
     wheel = open_wheel(name, source)
     items = list(_items(wheel, level))
     if cache is not None and sha256 is not None:
-        json_cache.write(cache, key, SCHEMA, [item.to_json() for item in items])
+        EVIDENCE.write(cache, key, SCHEMA, [item.to_json() for item in items])
     return _proofs(name, sha256, date, items)
 
 

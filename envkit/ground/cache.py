@@ -7,15 +7,19 @@ first, so no process finds one half removed.
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import json
 import os
 import re
 import secrets
+import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+from typing import IO, Any
 
 from envkit.ground import store
 
@@ -57,16 +61,54 @@ class Kind:
     names: str = "(?s).*"  # a pattern of the entries' names; other children are no entries of this kind
     hides: bool = False  # an entry has a name with a dot and is locked by its writer until it is complete
     note: str = ""  # the file in an entry whose time is that of the last use
-    notes: str = ""  # a folder of such files: each has the entry's name in `digest`
+    notes: Kind | None = None  # such files in a folder of their own: each has the entry's name in `digest`
     of_state: bool = False  # it is below the state folder instead
 
     def at(self, cache: Path, *names: str) -> Path:
         """Return the folder of these entries, or a path below it."""
         return cache.joinpath(self.folder, *names)
 
+    @contextlib.contextmanager
+    def fresh(self, cache: Path, *, shared: bool = False) -> Iterator[Path]:
+        """Make a folder for an entry, locked for the length of a `with` and removed at its end unless it was renamed.
+
+        What killed runs have left is removed first.
+
+        Args:
+            cache: XDG_CACHE_HOME/envkit.
+            shared: whether a child process locks it too.
+
+        Raises:
+            OSError: the folder cannot be created.
+        """
+        above = self.at(cache)
+        above.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store.sweep(path for row, path, _ in self.entries(cache) if row == LEFTOVERS)
+        with store.fresh_folder(above, prefix="." if self.hides else "", shared=shared) as folder:
+            yield folder
+
+    def read(self, cache: Path, name: str, schema: str) -> Any:
+        """Return the JSON value that was written under this name, None if it is missing or damaged."""
+        try:
+            with open_own(self.at(cache, f"{name}.json")) as stream:
+                tree = unsealed(stream.read())
+        except (OSError, UnusableError):
+            return None
+        is_this = tree is not None and (tree.get("schema"), tree.get("name")) == (schema, name)
+        return tree.get("says") if tree is not None and is_this else None
+
+    def write(self, cache: Path, name: str, schema: str, value: object) -> None:
+        """Write a JSON value that is expensive to compute; do nothing if the folder is not writable."""
+        path = self.at(cache, f"{name}.json")
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Without fsync: a file that a power failure damages does not match its checksum and is computed again.
+            with store.replacing(path, durable=False) as stream:
+                stream.write(sealed({"schema": schema, "name": name, "says": value}))
+
     def entries(self, cache: Path) -> Iterator[tuple[str, Path, tuple[Path, ...]]]:
         """Yield the row, the path and the notes of each entry."""
-        notes = _notes(cache / self.notes) if self.notes else {}
+        notes = _notes(self.notes.at(cache)) if self.notes else {}
         for path in _children(self.at(cache)):
             if self.hides and path.name.startswith("."):
                 yield LEFTOVERS, path, ()
@@ -77,7 +119,9 @@ class Kind:
             yield from ((LEFTOVERS, note, ()) for note in rows)
 
 
-LAYERS = Kind(row="layers", folder="layers/blobs", locked_by=LockedBy.FOLDER, notes="layers/layers")
+NOTES = Kind(row=LEFTOVERS, folder="layers/layers", locked_by=LockedBy.ENTRY)
+"""Which layer has a key."""
+LAYERS = Kind(row="layers", folder="layers/blobs", locked_by=LockedBy.FOLDER, notes=NOTES)
 """Layers made from packages, by digest; see `envkit.engines.layer_cache`."""
 UNPACKED = Kind(
     row="unpacked", folder="layers", locked_by=LockedBy.ENTRY, names=_HEX, hides=True, note="note.json"
@@ -304,3 +348,48 @@ def _remove(entry: Entry) -> tuple[int, int]:
         for path in (*entry.notes, entry.path):
             path.unlink(missing_ok=True)
     return free, shared
+
+
+class UnusableError(Exception):
+    """The file is not what the cache wrote."""
+
+
+@contextlib.contextmanager
+def open_own(path: Path) -> Iterator[IO[bytes]]:
+    """Open a regular file of this user without following links.
+
+    Raises:
+        UnusableError: it is something else.
+    """
+    try:
+        # O_NONBLOCK: opening a pipe of that name must not block.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.ENXIO):
+            raise UnusableError from error
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise UnusableError
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        yield stream
+
+
+def sealed(tree: Mapping[str, Any]) -> bytes:
+    """Return a note as JSON with a checksum of itself, which detects damage, but not a forgery by another user."""
+    return _canonical({**tree, "check": hashlib.sha256(_canonical(tree)).hexdigest()})
+
+
+def unsealed(data: bytes) -> dict[str, Any] | None:
+    """Return the note in these bytes, None if they are damaged."""
+    try:
+        tree = json.loads(data)
+        check = tree.pop("check")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return tree if check == hashlib.sha256(_canonical(tree)).hexdigest() else None
+
+
+def _canonical(tree: Mapping[str, Any]) -> bytes:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()

@@ -19,7 +19,8 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +30,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk and of a used-up quota."""
 LARGER_CACHE = "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
 OWN_CACHE = "set XDG_CACHE_HOME to your own folder"
+_POLL_S = 0.05  # flock has no time limit, and a signal has to end the wait
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -128,6 +130,77 @@ def claimed(path: Path) -> Iterator[os.stat_result | None]:
         free = status.st_uid == os.geteuid() and claim(descriptor) and is_at(descriptor, path)
         yield status if free else None
     finally:
+        os.close(descriptor)
+
+
+class Held:
+    """Shared locks for the lifetime of this object: what they are on is not pruned."""
+
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+        # With the list and not `self`, which would then never be collected.
+        weakref.finalize(self, _close, self._descriptors)
+
+    def add(self, descriptor: int) -> None:
+        """Take over an open file or folder, and lock it."""
+        self._descriptors.append(descriptor)
+        lock(descriptor, shared=True)
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class Flights:
+    """Locks on keys, as files in one folder: one process makes what several need, the others wait and then use it.
+
+    The file `<folder>/<key>.making` is locked by the process that makes it. Nothing waits for a process that has ended.
+    Two rules prevent deadlocks: a process that holds a key while it waits for another locks keys in sorted order, and a
+    process that locked some keys without waiting finishes its work and releases them before it waits for the rest.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def free(self, keys: Iterable[str]) -> Iterator[frozenset[str]]:
+        """Lock and return the keys that no other process holds, until the block ends."""
+        with contextlib.ExitStack() as locks:
+            taken = set()
+            for key in keys:
+                descriptor = lock_file(self._path(key))
+                if descriptor is not None:
+                    locks.callback(self._give, key, descriptor)
+                    taken.add(key)
+            yield frozenset(taken)
+
+    @contextlib.contextmanager
+    def all(self, keys: Iterable[str], check: Callable[[], object]) -> Iterator[None]:
+        """Lock all keys as soon as they are free; `check` is called while waiting and may raise."""
+        with contextlib.ExitStack() as locks:
+            for key in sorted(set(keys)):
+                while (descriptor := lock_file(self._path(key))) is None:
+                    check()
+                    time.sleep(_POLL_S)
+                locks.callback(self._give, key, descriptor)
+            yield
+
+    def wait(self, key: str, check: Callable[[], object]) -> None:
+        """Wait until the key is free; `check` is called while waiting and may raise."""
+        with self.all([key], check):
+            return
+
+    def _path(self, key: str) -> Path:
+        import hashlib  # noqa: PLC0415 - loads OpenSSL, which `envkit resolve` does not need
+
+        # A hash, because keys contain slashes: `push sha256:... to host/name`.
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.making"
+
+    def _give(self, key: str, descriptor: int) -> None:
+        # While it is still locked: after that, the file may be another process's.
+        with contextlib.suppress(OSError):
+            self._path(key).unlink()
         os.close(descriptor)
 
 

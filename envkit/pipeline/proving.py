@@ -77,11 +77,6 @@ class Proof(Reading):
     proved: Proved
 
 
-def evidence_cache() -> Path:
-    """Return the folder that caches evidence by the SHA-256 of the files."""
-    return cache_dir() / "evidence"
-
-
 @contextmanager
 def open_index(settings: Settings, reporter: Reporter, limit: int = MOST) -> Iterator[Index]:
     """Open the Python index of the settings, else the one that pip or uv is configured with.
@@ -111,7 +106,7 @@ def prove(name: str, facts: Facts, settings: Settings, reporter: Reporter, *, de
         return Proof(name=Path(name).name, proved=proved, compared=_compared(facts, proved), requests=0, received=0)
     torch = release_named(name)
     with open_index(settings, reporter, _MOST_OF_ONE) as index:
-        proved = prove_release(index, torch, facts, level, cache=evidence_cache())
+        proved = prove_release(index, torch, facts, level, cache=cache_dir())
         traffic = index.traffic
     return Proof(
         name=f"torch=={torch}", proved=proved, compared=_compared(facts, proved), requests=traffic.requests,
@@ -147,7 +142,7 @@ def check_online(
         for version in [torch] if torch is not None else sorted(listed, key=key):
             before = (index.traffic.requests, index.traffic.received)
             refused: list[IntegrityError] = []
-            proved = prove_release(index, version, facts, level, cache=evidence_cache(), refused=refused)
+            proved = prove_release(index, version, facts, level, cache=cache_dir(), refused=refused)
             reporter.note(f"torch {version}: {len(proved.rows)} values")
             proofs.append(Proof(
                 name=f"torch=={version}", proved=proved, compared=_compared(facts, proved),

@@ -17,8 +17,9 @@ from envkit.facts import edited, evidence, snapshot
 from envkit.facts.tables import TABLES
 from envkit.ground import paths, signals, store
 from envkit.ground.errors import EnvironmentProblem, UsageError
+from envkit.ground.paths import cache_dir
 from envkit.ground.versions import is_version, key
-from envkit.pipeline.proving import evidence_cache, open_index
+from envkit.pipeline.proving import open_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +108,7 @@ def find_update(
             ]  # fmt: skip
         proved = []
         for version in sorted(versions, key=key):
-            proved.append(prove_release(index, version, facts, Level(deep=deep), cache=evidence_cache()))
+            proved.append(prove_release(index, version, facts, Level(deep=deep), cache=cache_dir()))
             reporter.note(f"torch {version}: {len(proved[-1].rows)} values")
         additions = _additions(index, proved, facts, reporter, toolkits=torch is None)
         traffic = index.traffic
@@ -159,7 +160,7 @@ def _add_cudnn(index: Index, release: Release, facts: Facts, additions: _Additio
         return
     known = {(row.cudnn, row.cuda_major) for row in facts.cudnns}
     known |= {(row["cudnn"], row["cuda_major"]) for row in additions.cudnns}
-    proofs = prove_cudnn(index, *cudnn, evidence_cache()) if proposals.cudnn_key(*cudnn) not in known else None
+    proofs = prove_cudnn(index, *cudnn, cache_dir()) if proposals.cudnn_key(*cudnn) not in known else None
     if proofs is not None:
         row, entry = proposals.cudnn_row(*cudnn, cuda, proofs)
         additions.cudnns.append(row)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.assemble.builders import EMBEDDED
-from envkit.engines.single_flight import Flights
 from envkit.ground import paths
 from envkit.ground.errors import UsageError
 from envkit.ground.state import RECORDS, read_last
+from envkit.ground.store import Flights
 from envkit.image.name import ImageName, InEngine, OnHost, OutputName
 from envkit.pipeline.machine import gpus_here, memory_of, name_of, runner_of
 from envkit.plan.store import load_plan

@@ -23,7 +23,7 @@ OPENERS = {
     "the state and cache of this user, which no one else can write": {
         "envkit.assemble.cache_archive", "envkit.engines.journal", "envkit.ground.cache",
         "envkit.engines.layer_cache", "envkit.engines.log",
-        "envkit.evidence.ranges", "envkit.fleet.state", "envkit.ground.json_cache", "envkit.ground.state",
+        "envkit.evidence.ranges", "envkit.fleet.state", "envkit.ground.state",
         "envkit.image.blobs", "envkit.lock.built", "envkit.pipeline.sources", "envkit.registry.documents",
         "envkit.registry.download", "envkit.registry.push", "envkit.source.fetch", "envkit.source.look",
         "envkit.source.sandbox", "envkit.verify.selftest", "envkit.verify.verified", "envkit.assemble.wheel",
@@ -56,10 +56,9 @@ PARSERS = {
     },
     "the state and cache of this user, and what this run wrote": {
         "envkit.assemble.cache_archive", "envkit.engines.journal", "envkit.ground.cache",
-        "envkit.engines.layer_cache",
         "envkit.fleet.build_task", "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state",
         "envkit.fleet.verify_task",
-        "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built", "envkit.plan.store",
+        "envkit.ground.state", "envkit.lock.built", "envkit.plan.store",
         "envkit.project.definition", "envkit.project.listing", "envkit.render.lint_model", "envkit.source.inside",
         "envkit.verify.selftest", "envkit.verify.verified", "envkit.engines.compile_inside",
     },
@@ -89,7 +88,7 @@ WRITERS = {
     "the state and cache of this user": {
         "envkit.assemble.cache_archive", "envkit.engines.journal", "envkit.ground.cache",
         "envkit.engines.layer_cache", "envkit.engines.log",
-        "envkit.fleet.state", "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built",
+        "envkit.fleet.state", "envkit.ground.state", "envkit.lock.built",
         "envkit.plan.store", "envkit.registry.documents", "envkit.registry.download", "envkit.verify.selftest",
     },
     "a folder that this run made": {

@@ -18,8 +18,7 @@ def main() -> None:
     rows = [CondaPackage(**{**row, "depends": tuple(row["depends"])}) for row in asked["packages"]]
     found = conda_layers(
         rows,
-        cache=LayerCache(folder / "layers"),
-        folder=folder / "conda",
+        cache=LayerCache(folder),
         archives=lambda wanted, *_: {one.sha256: Path(asked["archives"][one.sha256]) for one in wanted},
         budget=40,
         reporter=Silent(),

@@ -180,7 +180,7 @@ def _layers(wheels: Sequence[Wheel], folder: Path, name: str, heard: Heard, work
             compiler=_compiler(folder / name / "sandbox", heard),
         )  # fmt: skip
         made = make_layers(
-            kind, groups(wheels, 40), cache=LayerCache(folder / name / "layers"), progress=Progress(Silent()),
+            kind, groups(wheels, 40), cache=LayerCache(folder / name), progress=Progress(Silent()),
             reporter=Silent(), workers=workers,
         )  # fmt: skip
     return tuple(row.cached for row in made)

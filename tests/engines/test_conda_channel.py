@@ -128,8 +128,7 @@ def test_the_tree_is_that_of_one_installation_of_all(
     assert {"python", "pip"} <= names
     layers = conda_layers(
         [one for one in packages if one.name in names],
-        cache=LayerCache(tmp_path / "layers"),
-        folder=tmp_path / "conda",
+        cache=LayerCache(tmp_path),
         archives=fetch,
         budget=2,
         reporter=heard,
@@ -164,8 +163,7 @@ def test_other_bytes_than_the_lock_s_are_never_used(
     with pytest.raises(IntegrityError, match=r"^tini .* has the SHA-256") as caught:
         conda_layers(
             [replace(tini, sha256="0" * 64)],
-            cache=LayerCache(tmp_path / "layers"),
-            folder=tmp_path / "conda",
+            cache=LayerCache(tmp_path),
             archives=fetch,
             budget=40,
             reporter=heard,
@@ -186,8 +184,7 @@ def test_torch_runs_on_debian_as_an_unknown_user(
         raise UnavailableError("another user is only root's to be")
     layers = conda_layers(
         packages,
-        cache=LayerCache(tmp_path / "layers"),
-        folder=tmp_path / "conda",
+        cache=LayerCache(tmp_path),
         archives=fetch,
         budget=6,
         reporter=heard,

@@ -39,8 +39,7 @@ def build(tmp_path: Path, heard: Heard) -> Build:
         known = {one.package.sha256: one.archive for one in made} if fetch else {}
         found = conda_layers(
             [one.package for one in made],
-            cache=LayerCache(tmp_path / "cache" / "layers"),
-            folder=tmp_path / "cache" / "conda",
+            cache=LayerCache(tmp_path / "cache"),
             archives=lambda wanted, *_: {one.sha256: known[one.sha256] for one in wanted},
             reporter=heard,
             **{"budget": 40, **options},
@@ -142,11 +141,10 @@ def _file_of(path: Path) -> tuple[int, int]:
 
 def test_a_layer_is_found_again_by_its_key(make: Callable[..., list[Made]], tmp_path: Path, heard: Heard) -> None:
     made = make(PYTHON, TOOL, STUFF)
-    cache = LayerCache(tmp_path / "layers")
+    cache = LayerCache(tmp_path)
     layers = conda_layers(
         [one.package for one in made],
         cache=cache,
-        folder=tmp_path / "conda",
         archives=lambda *_: {one.package.sha256: one.archive for one in made},
         budget=40,
         reporter=heard,
@@ -374,8 +372,7 @@ def test_a_full_disk_leaves_nothing(make: Callable[..., list[Made]], small_disk:
     with pytest.raises(EnvironmentProblem) as caught:
         conda_layers(
             [one.package for one in made],
-            cache=LayerCache(small_disk / "layers"),
-            folder=small_disk / "conda",
+            cache=LayerCache(small_disk),
             archives=lambda *_: {one.package.sha256: one.archive for one in made},
             budget=40,
             reporter=heard,

@@ -109,7 +109,7 @@ def digests(folder: Path, *, conda: bool, with_wheels: bool) -> Digests:
     )
     with BuildLog(None, Heard()) as log, Transport() as transport:
         site = Site(
-            cache=LayerCache(folder / "layers"), folder=folder, places=Places(), mirrors=Mirrors(),
+            cache=LayerCache(folder), places=Places(), mirrors=Mirrors(),
             transport=transport, log=log, reporter=Heard(), wheel_dir=folder / "wheels" if with_wheels else None,
             offline=True,
         )  # fmt: skip

@@ -59,7 +59,7 @@ def _site(folder: Path, wheels: Path | None, **changed: object) -> Iterator[Site
     with BuildLog(None, Heard()) as log, Transport() as transport:
         yield replace(
             Site(
-                cache=LayerCache(folder / "layers"), folder=folder, places=Places(), mirrors=Mirrors(),
+                cache=LayerCache(folder), places=Places(), mirrors=Mirrors(),
                 transport=transport, log=log, reporter=Heard(), wheel_dir=wheels, offline=True,
             ),
             **changed,  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ import pytest
 from envkit.assemble.layer import LayerWriter
 from envkit.assemble.stage import Made, Progress, make_layers
 from envkit.engines.layer_cache import LayerCache
+from envkit.ground.cache import UNFINISHED_LAYERS
 from envkit.ground.errors import IntegrityError, TimeLimitError
 from envkit.ground.process import StoppedError
 from envkit.image.spec import LayerDigest
@@ -138,7 +139,7 @@ def test_the_first_failure_ends_the_rest_and_is_the_one_that_is_told(tmp_path: P
         run(kind, groups(a=3, b=2, c=1), tmp_path, workers=2)
     assert "c" not in kind.written
     assert kind.released == []
-    assert not list((tmp_path / "new").iterdir())
+    assert not list(UNFINISHED_LAYERS.at(tmp_path).iterdir())
 
 
 def test_a_failed_layer_ends_the_download_and_is_the_one_that_is_told(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def _layers(wheels: list[Wheel], own: Path, cache: Path, workers: int | None = N
             offline=True,
         )  # fmt: skip
         made = make_layers(
-            kind, groups(wheels, 40), cache=LayerCache(cache / "layers"), progress=Progress(Silent()),
+            kind, groups(wheels, 40), cache=LayerCache(cache), progress=Progress(Silent()),
             reporter=Silent(), workers=workers,
         )  # fmt: skip
     return tuple(one.cached for one in made)

@@ -16,6 +16,7 @@ from envkit.assemble.stage import layer_key
 from envkit.assemble.wheel import Scheme
 from envkit.engines import layer_cache
 from envkit.engines.layer_cache import Cached, LayerCache, _check
+from envkit.ground.cache import LAYERS, NOTES, UNFINISHED_LAYERS, sealed
 from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.image.spec import LayerDigest
 
@@ -37,7 +38,7 @@ def _filled(folder: Path) -> LayerCache:
 
 
 def _blob(folder: Path) -> Path:
-    return folder / "blobs" / LAYER.digest
+    return LAYERS.at(folder, LAYER.digest)
 
 
 def _files(folder: Path) -> set[str]:
@@ -50,7 +51,7 @@ def test_what_was_made_is_found_by_another_process(tmp_path: Path) -> None:
     assert found is not None
     assert found.layer == LAYER
     assert found.path.read_bytes() == CONTENTS
-    assert _files(tmp_path) == {f"blobs/{LAYER.digest}", f"layers/{KEY}.json"}
+    assert _files(tmp_path) == {f"layers/blobs/{LAYER.digest}", f"layers/layers/{KEY}.json"}
 
 
 def test_the_key_knows_everything_that_shapes_a_layer() -> None:
@@ -122,7 +123,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_entry_is_never_used_and_made_anew(tmp_path: Path, which: str, damage: str) -> None:
     cache = _filled(tmp_path)
-    DAMAGE[damage](_blob(tmp_path) if which == "blob" else tmp_path / "layers" / f"{KEY}.json")
+    DAMAGE[damage](_blob(tmp_path) if which == "blob" else NOTES.at(tmp_path, f"{KEY}.json"))
     assert cache.get(KEY) is None
     assert cache.make(KEY, _write).path.read_bytes() == CONTENTS
     healed = cache.get(KEY)
@@ -133,12 +134,11 @@ def test_a_damaged_entry_is_never_used_and_made_anew(tmp_path: Path, which: str,
 def test_a_note_of_an_older_cache_is_read(tmp_path: Path) -> None:
     """The notes of built layers had the schema id of unpacked layers."""
     _filled(tmp_path)
-    note = tmp_path / "layers" / f"{KEY}.json"
+    note = NOTES.at(tmp_path, f"{KEY}.json")
     tree = json.loads(note.read_text())
     assert tree["schema"] == "envkit.built-layer/1"
     old = {name: value for name, value in tree.items() if name != "check"} | {"schema": "envkit.layer/1"}
-    check = hashlib.sha256(layer_cache._canonical(old)).hexdigest()
-    note.write_text(json.dumps({**old, "check": check}))
+    note.write_bytes(sealed(old))
     found = LayerCache(tmp_path).get(KEY)
     assert found is not None
     assert found.layer == LAYER
@@ -147,7 +147,7 @@ def test_a_note_of_an_older_cache_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", ["blob", "note"])
 def test_a_folder_in_its_place_does_not_hinder_a_build_that_looks_for_nothing(tmp_path: Path, which: str) -> None:
     cache = _filled(tmp_path)
-    _folder(_blob(tmp_path) if which == "blob" else tmp_path / "layers" / f"{KEY}.json")
+    _folder(_blob(tmp_path) if which == "blob" else NOTES.at(tmp_path, f"{KEY}.json"))
     assert cache.make(KEY, _write).path.read_bytes() == CONTENTS
     assert cache.get(KEY) is not None
 
@@ -155,7 +155,7 @@ def test_a_folder_in_its_place_does_not_hinder_a_build_that_looks_for_nothing(tm
 def test_a_note_under_another_key_is_not_believed(tmp_path: Path) -> None:
     cache = _filled(tmp_path)
     other = layer_key(("11" * 32,), Scheme(python="3.11"))
-    shutil.copy(tmp_path / "layers" / f"{KEY}.json", tmp_path / "layers" / f"{other}.json")
+    shutil.copy(NOTES.at(tmp_path, f"{KEY}.json"), NOTES.at(tmp_path, f"{other}.json"))
     assert cache.get(other) is None
 
 
@@ -216,14 +216,14 @@ def test_two_writers_at_once_both_succeed(tmp_path: Path) -> None:
         thread.join()
     assert found == [CONTENTS, CONTENTS]
     assert LayerCache(tmp_path).get(KEY) is not None
-    assert _files(tmp_path) == {f"blobs/{LAYER.digest}", f"layers/{KEY}.json"}
+    assert _files(tmp_path) == {f"layers/blobs/{LAYER.digest}", f"layers/layers/{KEY}.json"}
 
 
 def test_leftovers_of_dead_writers_go_and_living_ones_stay(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path)
-    (tmp_path / "new" / "dead").write_bytes(b"x")
-    os.utime(tmp_path / "new" / "dead", (1, 1))
-    (tmp_path / "new" / "young").write_bytes(b"x")
+    (UNFINISHED_LAYERS.at(tmp_path, "dead")).write_bytes(b"x")
+    os.utime(UNFINISHED_LAYERS.at(tmp_path, "dead"), (1, 1))
+    (UNFINISHED_LAYERS.at(tmp_path, "young")).write_bytes(b"x")
 
     def write(sink: IO[bytes]) -> LayerDigest:
         os.utime(sink.fileno(), (1, 1))
@@ -231,8 +231,8 @@ def test_leftovers_of_dead_writers_go_and_living_ones_stay(tmp_path: Path) -> No
         return _write(sink)
 
     cache.make(KEY, write)
-    assert _files(tmp_path / "new") == {"young"}
-    assert time.time() - (tmp_path / "new" / "young").stat().st_mtime < 60
+    assert _files(UNFINISHED_LAYERS.at(tmp_path)) == {"young"}
+    assert time.time() - (UNFINISHED_LAYERS.at(tmp_path, "young")).stat().st_mtime < 60
 
 
 def test_a_second_name_costs_no_hashing_and_no_bytes(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_blob_has_the_mode_that_the_user_gives_every_file(tmp_path: Path, mask
 def test_a_folder_in_place_of_a_file_is_removed(tmp_path: Path, part: str, filled: bool, looked: bool) -> None:
     """Every build ended with exit code 9 until somebody removed it."""
     _filled(tmp_path)
-    (path,) = (tmp_path / {"note": "layers", "blob": "blobs"}[part]).iterdir()
+    (path,) = {"note": NOTES, "blob": LAYERS}[part].at(tmp_path).iterdir()
     path.unlink()
     path.mkdir()
     if filled:
@@ -355,7 +355,7 @@ def test_a_full_output_hints_at_the_output(tmp_path: Path, monkeypatch: pytest.M
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(EnvironmentProblem, match=r"file/layers cannot be used: Not a directory"):
-        LayerCache(tmp_path / "file" / "layers")
+        LayerCache(tmp_path / "file")
 
 
 def _one_file(sink: IO[bytes]) -> LayerDigest:

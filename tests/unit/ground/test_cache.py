@@ -49,7 +49,7 @@ def _write(path: Path, size: int, days: float) -> Path:
 def home(tmp_path: Path) -> Path:
     """A folder with one thing of every kind, nothing of it in use."""
     cache = tmp_path / "cache"
-    blob = _make(LayerCache(cache / "layers"), "torch")
+    blob = _make(LayerCache(cache), "torch")
     _age(cache / "layers" / "layers" / f"{_key('torch')}.json", 5)
     _age(blob, 40)
     tree = cache / "layers" / ("cd" * 32)
@@ -110,7 +110,7 @@ def test_the_old_go_by_their_last_use(home: Path) -> None:
         "repodata",
         "leftovers",
     }
-    LayerCache(home / "cache" / "layers").get(_key("torch"))
+    LayerCache(home / "cache").get(_key("torch"))
     assert _prune(home, Rule(older_than_s=1 * DAY)) == {"unpacked"}
 
 
@@ -146,7 +146,7 @@ def test_no_more_goes_than_has_to(rows: list[Entry], keep: int) -> None:
 
 
 def test_what_a_build_uses_stays(home: Path) -> None:
-    cache = LayerCache(home / "cache" / "layers")
+    cache = LayerCache(home / "cache")
     found = cache.get(_key("torch"))
     assert found is not None
     done = prune(home / "cache", home / "state", EVERYTHING)
@@ -158,7 +158,7 @@ def test_what_a_build_uses_stays(home: Path) -> None:
 
 
 def test_what_a_build_has_just_made_stays(home: Path) -> None:
-    cache = LayerCache(home / "cache" / "layers")
+    cache = LayerCache(home / "cache")
     made = _make(cache, "new")
     done = prune(home / "cache", home / "state", Rule(keep=0))
     assert made in {one.path for one in done.in_use}
@@ -177,7 +177,7 @@ def test_an_unpacked_layer_that_is_run_stays(home: Path) -> None:
 
 def test_a_layer_that_was_pruned_is_made_anew(home: Path) -> None:
     _prune(home, EVERYTHING)
-    cache = LayerCache(home / "cache" / "layers")
+    cache = LayerCache(home / "cache")
     assert cache.get(_key("torch")) is None
     assert _make(cache, "torch").exists()
 
@@ -188,7 +188,7 @@ def test_builds_beside_a_prune_never_meet_a_half(tmp_path: Path) -> None:
 
     def build() -> None:
         while not ended.is_set():
-            cache = LayerCache(tmp_path / "layers")
+            cache = LayerCache(tmp_path)
             found = cache.get(_key("torch"))
             path = _make(cache, "torch", 5000) if found is None else found.path
             if path.stat().st_size != 5000:
@@ -220,7 +220,7 @@ def test_builds_beside_a_prune_never_meet_a_half(tmp_path: Path) -> None:
 def test_nothing_is_alone_beside_a_build(tmp_path: Path) -> None:
     with builds_excluded(tmp_path / "nothing") as idle:
         assert idle
-    cache = LayerCache(tmp_path / "layers")
+    cache = LayerCache(tmp_path)
     with builds_excluded(tmp_path) as idle:
         assert not idle
     del cache

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.engines.single_flight import Flights
+from envkit.ground.store import Flights
 
 
 class StopError(Exception):
