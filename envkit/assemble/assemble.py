@@ -31,8 +31,7 @@ from envkit.engines.debian_root import from_packages
 from envkit.engines.labels import image_labels
 from envkit.engines.locked_base import check_platform
 from envkit.engines.model import BaseImage
-from envkit.ground import paths
-from envkit.ground.cache import BASES, DOWNLOADS
+from envkit.ground.cache import BASES, DOWNLOADS, run_folder
 from envkit.ground.progress import Silent
 from envkit.image import spec
 from envkit.image.layout import link, write_layout
@@ -268,7 +267,7 @@ def _compiler(
         image = spec.image(below, layers, runtime, {}, lock.platform)
         made = Assembled(image=image, base=_base_record(lock), labels={}, cache=site.cache, kept=kept)
         until.callback(made.settle)
-        folder = until.enter_context(paths.run_folder(site.cache.root)) / "python"
+        folder = until.enter_context(run_folder(site.cache.root)) / "python"
         write_layout(image, folder, place=made.place)
         return folder
 

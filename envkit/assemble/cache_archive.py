@@ -1,10 +1,7 @@
 """Carry everything that a lock needs to a machine without a network: one tar of the cache's files.
 
-    README.txt, envkit.lock            what it is for, and the lock
-    downloads/HEX                      packages, by SHA-256
-    blobs/HEX                          documents and layers of the base image, by SHA-256
-    layers/blobs/HEX, layers/layers/KEY.json   the layer of a base from Debian packages, and the note of its key
-    built/KEY/NAME                     wheels that were built from source
+    README.txt, envkit.lock    what it is for, and the lock
+    FOLDER/NAME                files of the kinds of the cache that may be carried, by their name in the cache
 
 On import, each file must have the SHA-256 of its name; a built wheel is compared with its note, and with the lock when
 it is used. The layer of a Debian base has no digest in the lock: it is as trustworthy as the archive.
@@ -17,7 +14,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +21,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from envkit.engines.debian_root import layer_key
 from envkit.ground import foreign, platforms, store
+from envkit.ground.cache import BASES, BUILT_WHEELS, DOWNLOADS, LAYERS, NOTES, Kind
 from envkit.ground.errors import IntegrityError, LockError, UsageError
-from envkit.lock.built import FOLDER, wheels_of
+from envkit.lock.built import wheels_of
 from envkit.lock.model import BUILT, FILE, Lock
 from envkit.lock.store import to_text
 
@@ -35,10 +32,7 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 20  # bytes
 _MOST_NOTE = 1 << 20  # bytes of a note
-_MEMBER = re.compile(
-    r"(?P<named>(?:downloads|blobs|layers/blobs)/(?P<hex>[0-9a-f]{64}))|layers/layers/[0-9a-f]{64}\.json"
-    r"|built/[0-9a-f]{64}/(?:note\.json|[A-Za-z0-9._+-]{1,200}\.whl)"
-)
+_CARRIED = (DOWNLOADS, BASES, LAYERS, NOTES, BUILT_WHEELS)
 _README = """Everything that this lock needs, for a machine without a network.
 
     envkit cache import {name}
@@ -60,16 +54,16 @@ def export(lock: Lock, cache: Path, target: Path, reporter: Reporter) -> int:
         LockError: something is not in the cache.
         EnvironmentProblem: the tar cannot be written.
     """
-    names = sorted(_names(lock, cache))
-    missing = [name for name in names if not (cache / name).is_file()]
+    files = dict(sorted((kind.member(name), kind.at(cache, name)) for kind, name in _names(lock, cache)))
+    missing = [name for name, path in files.items() if not path.is_file()]
     if missing:
         raise LockError(
-            f"{len(missing)} of {len(names)} files of the lock are not in {cache}",
+            f"{len(missing)} of {len(files)} files of the lock are not in {cache}",
             hint="envkit build --locked envkit.lock --engine embedded --no-verify downloads them",
             details=tuple(_said(name, lock) for name in missing[:20]),
         )
-    total = sum((cache / name).stat().st_size for name in names)
-    reporter.step(f"write {len(names)} files to {target}")
+    total = sum(path.stat().st_size for path in files.values())
+    reporter.step(f"write {len(files)} files to {target}")
     done = 0
     try:
         with (
@@ -79,9 +73,9 @@ def export(lock: Lock, cache: Path, target: Path, reporter: Reporter) -> int:
             for name, text in (("README.txt", _README.format(name=target.name)), (FILE, to_text(lock))):
                 data = text.encode()
                 tar.addfile(_header(name, len(data)), io.BytesIO(data))
-            for name in names:
-                with (cache / name).open("rb") as file:
-                    size = (cache / name).stat().st_size
+            for name, path in files.items():
+                with path.open("rb") as file:
+                    size = path.stat().st_size
                     tar.addfile(_header(name, size), file)
                 done += size
                 reporter.advance(done, total)
@@ -105,18 +99,19 @@ def take(source: Path, cache: Path, reporter: Reporter) -> tuple[int, int]:
             for member in tar:
                 if member.name in ("README.txt", FILE):
                     continue
-                match = _MEMBER.fullmatch(member.name)
-                if match is None or not member.isreg():
+                matches = [(kind, match) for kind in _CARRIED if (match := kind.carries(member.name))]
+                if not matches or not member.isreg():
                     raise UsageError(
                         f"{source}: {member.name!r:.200} is not a file of a cache", hint="envkit cache export FILE"
                     )
-                target = cache / member.name
+                kind, match = matches[0]
+                target = kind.at(cache, match["name"])
                 if target.exists():
                     present += 1
                     continue
                 file = tar.extractfile(member)
                 assert file is not None
-                _put(file, target, match["hex"], source)
+                _put(file, target, match.groupdict().get("hex"), source)
                 added += 1
                 reporter.advance(added, None)
     except tarfile.TarError as error:
@@ -142,30 +137,31 @@ def _put(file: IO[bytes], target: Path, expected: str | None, source: Path) -> N
             )
 
 
-def _names(lock: Lock, cache: Path) -> Iterator[str]:
-    """Yield the paths below the cache of everything that a lock needs; those of a missing base may be too few."""
+def _names(lock: Lock, cache: Path) -> Iterator[tuple[Kind, str]]:
+    """Yield the kind and name of everything that a lock needs; those of a missing base may be too few."""
     for wheel in lock.wheels:
         if wheel.source != BUILT:
-            yield f"downloads/{wheel.sha256}"
+            yield DOWNLOADS, wheel.sha256
     for path in wheels_of(lock, cache).values():
-        yield f"{FOLDER}/{path.parent.name}/{path.name}"
-        yield f"{FOLDER}/{path.parent.name}/note.json"
+        yield BUILT_WHEELS, f"{path.parent.name}/{path.name}"
+        yield BUILT_WHEELS, f"{path.parent.name}/note.json"
     for package in lock.conda:
-        yield f"downloads/{package.sha256}"
+        yield DOWNLOADS, package.sha256
     if lock.base.kind == "bootstrap":
-        note = f"layers/layers/{layer_key(lock.base)}.json"
-        yield note
-        digest = _json(cache / note).get("digest")
+        note = f"{layer_key(lock.base)}.json"
+        yield NOTES, note
+        digest = _json(NOTES.at(cache, note)).get("digest")
         if isinstance(digest, str):
-            yield f"layers/blobs/{digest}"
+            yield LAYERS, digest
     elif lock.base.digest is not None:
-        yield from _documents(lock.base.digest.removeprefix("sha256:"), lock.platform, cache)
+        for name in _documents(lock.base.digest.removeprefix("sha256:"), lock.platform, cache):
+            yield BASES, name
 
 
 def _documents(top: str, name: str, cache: Path) -> Iterator[str]:
     """Yield a manifest or index, and what it leads to for the platform with this name."""
-    yield f"blobs/{top}"
-    tree = _json(cache / "blobs" / top)
+    yield top
+    tree = _json(BASES.at(cache, top))
     architecture = platforms.platform(name).architecture
     for row in tree.get("manifests") or ():
         if (row.get("platform") or {}).get("architecture") == architecture:
@@ -173,7 +169,7 @@ def _documents(top: str, name: str, cache: Path) -> Iterator[str]:
             return
     for row in [tree.get("config"), *(tree.get("layers") or ())]:
         if isinstance(row, dict):
-            yield f"blobs/{str(row['digest']).removeprefix('sha256:')}"
+            yield str(row["digest"]).removeprefix("sha256:")
 
 
 def _json(path: Path) -> dict[str, Any]:

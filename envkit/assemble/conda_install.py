@@ -56,6 +56,7 @@ def staging(cache: Path) -> Iterator[Path]:
         EnvironmentProblem: it cannot be created, or the disk is full.
     """
     try:
+        STAGING.sweep(cache)
         # A shared lock, because the child process takes it, too.
         with STAGING.fresh(cache, shared=True) as folder:
             yield folder

@@ -131,7 +131,7 @@ def _built() -> Iterable[tuple[str, str]]:
     """Yield the images that were built or verified here, from the state folder."""
     from envkit.ground.errors import UsageError
     from envkit.ground.paths import state_dir
-    from envkit.ground.state import read_last, verified_images
+    from envkit.ground.state import OWN_IMAGES, read_last, verified_images
 
     state = state_dir()
     try:
@@ -139,7 +139,7 @@ def _built() -> Iterable[tuple[str, str]]:
         yield from ((name, "built last") for name in last.tags)
     except UsageError:  # nothing was built here yet
         pass
-    for path in sorted((state / "images").glob(f"*/{_LAYOUT}")):
+    for path in sorted((state / OWN_IMAGES).glob(f"*/{_LAYOUT}")):
         yield f"oci:{path.parent}", "built here"
     yield from ((name, "verified here") for name in verified_images(state, _RECORDS))
 

@@ -1,7 +1,7 @@
 """The cache of this user: the kinds of entries, where they are, who locks them, and what a prune may remove.
 
-`KINDS` is the only list of the cache's folders. An entry is removed only while its lock is held. Folders are renamed
-first, so no process finds one half removed.
+No other module names a folder of the cache. An entry is removed only while its lock is held. Folders are renamed first,
+so no process finds one half removed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from envkit.ground import store
+from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.state import OWN_IMAGES
 
 ROWS = {
     "layers": "layers made from packages",
@@ -37,6 +39,7 @@ ROWS = {
 """What `envkit cache` calls the entries."""
 LEFTOVERS = "leftovers"
 _HEX = r"[0-9a-f]{64}"
+_NAMED = rf"(?P<hex>{_HEX})"
 _FRESH_S = 3600.0  # repodata has no lock, so it is kept this long after its last use
 _YOUNG_S = 60.0  # entries without a note are kept this long: a build writes the file first and its note afterwards
 USUAL_S = 30 * 86400.0  # the default limit: an entry unused for a month is unlikely to be used again
@@ -62,17 +65,29 @@ class Kind:
     hides: bool = False  # an entry has a name with a dot and is locked by its writer until it is complete
     note: str = ""  # the file in an entry whose time is that of the last use
     notes: Kind | None = None  # such files in a folder of their own: each has the entry's name in `digest`
+    whole: bool = False  # the folder itself is the only entry
     of_state: bool = False  # it is below the state folder instead
+    carried: str = ""  # a pattern of the files that an archive of the cache may hold; the group `hex` is their SHA-256
 
     def at(self, cache: Path, *names: str) -> Path:
         """Return the folder of these entries, or a path below it."""
         return cache.joinpath(self.folder, *names)
 
+    def member(self, name: str) -> str:
+        """Return the name of a file of this kind in an archive of the cache."""
+        return f"{self.folder}/{name}"
+
+    def carries(self, member: str) -> re.Match[str] | None:
+        """Match the name of a file in an archive of the cache if such files of this kind are carried."""
+        return re.fullmatch(f"{self.folder}/(?P<name>{self.carried})", member) if self.carried else None
+
+    def sweep(self, cache: Path) -> None:
+        """Remove what killed runs have left unfinished."""
+        store.sweep(filter(self._is_unfinished, _children(self.at(cache))))
+
     @contextlib.contextmanager
     def fresh(self, cache: Path, *, shared: bool = False) -> Iterator[Path]:
         """Make a folder for an entry, locked for the length of a `with` and removed at its end unless it was renamed.
-
-        What killed runs have left is removed first.
 
         Args:
             cache: XDG_CACHE_HOME/envkit.
@@ -83,7 +98,6 @@ class Kind:
         """
         above = self.at(cache)
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store.sweep(path for row, path, _ in self.entries(cache) if row == LEFTOVERS)
         with store.fresh_folder(above, prefix="." if self.hides else "", shared=shared) as folder:
             yield folder
 
@@ -109,19 +123,23 @@ class Kind:
     def entries(self, cache: Path) -> Iterator[tuple[str, Path, tuple[Path, ...]]]:
         """Yield the row, the path and the notes of each entry."""
         notes = _notes(self.notes.at(cache)) if self.notes else {}
-        for path in _children(self.at(cache)):
-            if self.hides and path.name.startswith("."):
+        folder = self.at(cache)
+        for path in _children(folder.parent if self.whole else folder):
+            if self._is_unfinished(path):
                 yield LEFTOVERS, path, ()
-            elif re.fullmatch(self.names, path.name):
+            elif path == folder if self.whole else re.fullmatch(self.names, path.name):
                 own = (path / self.note,) if self.note and path.is_dir() else tuple(notes.pop(path.name, ()))
                 yield self.row, path, own
         for rows in notes.values():  # notes whose entry no longer exists
             yield from ((LEFTOVERS, note, ()) for note in rows)
 
+    def _is_unfinished(self, path: Path) -> bool:
+        return self.row == LEFTOVERS or (self.hides and path.name.startswith("."))
 
-NOTES = Kind(row=LEFTOVERS, folder="layers/layers", locked_by=LockedBy.ENTRY)
+
+NOTES = Kind(row=LEFTOVERS, folder="layers/layers", locked_by=LockedBy.ENTRY, carried=rf"{_HEX}\.json")
 """Which layer has a key."""
-LAYERS = Kind(row="layers", folder="layers/blobs", locked_by=LockedBy.FOLDER, notes=NOTES)
+LAYERS = Kind(row="layers", folder="layers/blobs", locked_by=LockedBy.FOLDER, notes=NOTES, carried=_NAMED)
 """Layers made from packages, by digest; see `envkit.engines.layer_cache`."""
 UNPACKED = Kind(
     row="unpacked", folder="layers", locked_by=LockedBy.ENTRY, names=_HEX, hides=True, note="note.json"
@@ -132,11 +150,14 @@ STAGING = Kind(row=LEFTOVERS, folder="conda/staging", locked_by=LockedBy.ENTRY)
 """Conda packages while they are installed."""
 RUNS = Kind(row=LEFTOVERS, folder="runs", locked_by=LockedBy.ENTRY)
 """Folders of runs."""
-BUILT = Kind(row="built", folder="built", locked_by=LockedBy.BUILDS, hides=True)
+BUILT_WHEELS = Kind(
+    row="built", folder="built", locked_by=LockedBy.BUILDS, hides=True,
+    carried=rf"{_HEX}/(?:note\.json|[A-Za-z0-9._+-]{{1,200}}\.whl)",
+)  # fmt: skip
 """Wheels that were built from source, by the key of their build."""
-DOWNLOADS = Kind(row="downloads", folder="downloads", locked_by=LockedBy.BUILDS)
+DOWNLOADS = Kind(row="downloads", folder="downloads", locked_by=LockedBy.BUILDS, carried=_NAMED)
 """Downloaded packages, by SHA-256."""
-BASES = Kind(row="bases", folder="blobs", locked_by=LockedBy.BUILDS)
+BASES = Kind(row="bases", folder="blobs", locked_by=LockedBy.BUILDS, carried=_NAMED)
 """Documents and layers from registries, by SHA-256."""
 CONDA_LISTINGS = Kind(row="listings", folder="conda/listings", locked_by=LockedBy.BUILDS)
 LISTINGS = Kind(row="listings", folder="listings", locked_by=LockedBy.BUILDS)
@@ -145,15 +166,19 @@ PACKED = Kind(row="listings", folder="packed", locked_by=LockedBy.BUILDS)
 """Digests of an engine's layers after compression, from earlier pushes."""
 EVIDENCE = Kind(row="listings", folder="evidence", locked_by=LockedBy.BUILDS)
 """Facts read from wheels."""
-REPODATA = Kind(row="repodata", folder=".", names="repodata", locked_by=LockedBy.AGE, hides=True)
-"""Channel data of the conda solver: the folder is one entry."""
+REPODATA = Kind(row="repodata", folder="repodata", locked_by=LockedBy.AGE, hides=True, whole=True)
+"""Channel data of the conda solver."""
 IMAGES = Kind(
-    row="images", folder="images", locked_by=LockedBy.BUILDS, hides=True, note="index.json", of_state=True
+    row="images", folder=OWN_IMAGES, locked_by=LockedBy.BUILDS, hides=True, note="index.json", of_state=True
 )  # fmt: skip
 """Images that were pushed or built without --output."""
+REFERENCES = Kind(row=LEFTOVERS, folder="images", locked_by=LockedBy.ENTRY)
+"""By image ID, the name under which an image was last opened. A prune keeps these small files."""
+PODMAN = Kind(row=LEFTOVERS, folder="podman", locked_by=LockedBy.ENTRY)
+"""An empty folder, locked while an image is lent to Podman."""
 KINDS = (
-    LAYERS, UNPACKED, UNFINISHED_LAYERS, STAGING, RUNS, BUILT, DOWNLOADS, BASES, CONDA_LISTINGS, LISTINGS, PACKED,
-    EVIDENCE, REPODATA, IMAGES,
+    LAYERS, UNPACKED, UNFINISHED_LAYERS, STAGING, RUNS, BUILT_WHEELS, DOWNLOADS, BASES, CONDA_LISTINGS, LISTINGS,
+    PACKED, EVIDENCE, REPODATA, IMAGES,
 )  # fmt: skip
 
 
@@ -227,6 +252,38 @@ def remove(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
+def run_folder(cache: Path) -> Iterator[Path]:
+    """Make a folder below the cache for one run. It is removed at the end, or by a later run if this one is killed.
+
+    Raises:
+        EnvironmentProblem: the cache cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            RUNS.sweep(cache)
+            folder = stack.enter_context(RUNS.fresh(cache))
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"{RUNS.at(cache)} cannot be written: {error.strerror or error}",
+                hint="set XDG_CACHE_HOME to a folder of your own",
+            ) from error
+        yield folder
+
+
+@contextlib.contextmanager
+def in_use(cache: Path) -> Iterator[None]:
+    """Keep entries without locks of their own from being pruned until the context ends.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    folder = UNPACKED.at(cache)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with store.locked(folder, shared=True):
+        yield
+
+
+@contextlib.contextmanager
 def builds_excluded(cache: Path) -> Iterator[bool]:
     """Yield whether no build is running; if so, new builds wait until the context ends."""
     try:
@@ -235,7 +292,7 @@ def builds_excluded(cache: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        # Builds and downloads hold a shared lock on this folder (`LayerCache`, `Remote`).
+        # Builds hold a shared lock on this folder (`LayerCache`), and so do downloads (`in_use`).
         yield store.claim(descriptor)
     finally:
         os.close(descriptor)

@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from envkit.ground import installation, store
@@ -53,27 +53,6 @@ def scratch() -> Iterator[Path]:
     above = Path(tempfile.gettempdir())
     store.sweep(above.glob(f"{_SCRATCH}*"))
     with store.fresh_folder(above, prefix=_SCRATCH) as folder:
-        yield folder
-
-
-@contextmanager
-def run_folder(cache: Path) -> Iterator[Path]:
-    """Make a folder below the cache for one run. It is removed at the end, or by a later run if this one is killed.
-
-    Raises:
-        EnvironmentProblem: the cache cannot be written.
-    """
-    runs = cache / "runs"
-    with ExitStack() as stack:
-        try:
-            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            store.sweep(runs.iterdir())
-            folder = stack.enter_context(store.fresh_folder(runs))
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"{runs} cannot be written: {error.strerror or error}",
-                hint="set XDG_CACHE_HOME to a folder of your own",
-            ) from error
         yield folder
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.last/1"
 NAME = "last.json"
+OWN_IMAGES = "images"
+"""Folder with the layouts of images that were pushed or built without --output."""
 RECORDS = "records"
 """Folder with one file for each verification, named by its start time."""
 PROJECTS = "projects"
@@ -137,7 +139,7 @@ def own_layout(folder: Path, name: str) -> Path:
 
     Characters other than letters, digits, dots, hyphens and underscores are replaced, so such names can share a layout.
     """
-    return folder / "images" / re.sub(r"[^A-Za-z0-9._-]+", "_", name)
+    return folder / OWN_IMAGES / re.sub(r"[^A-Za-z0-9._-]+", "_", name)
 
 
 def records_of(folder: Path, ids: Collection[str]) -> Iterator[Path]:

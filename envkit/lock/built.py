@@ -1,7 +1,7 @@
 """The cache of wheels that were built from source, shared by all engines.
 
-    CACHE/built/KEY/note.json    the outcome of a build: a wheel, or further requirements of its backend
-    CACHE/built/KEY/NAME.whl     the wheel
+    BUILT/KEY/note.json    the outcome of a build: a wheel, or further requirements of its backend
+    BUILT/KEY/NAME.whl     the wheel
 
 A folder is written under a temporary name and renamed. A wheel is used only if its SHA-256 is that of the lock.
 """
@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from envkit.ground import store
+from envkit.ground.cache import BUILT_WHEELS
 from envkit.ground.errors import LockError
-from envkit.ground.store import fresh_folder
 from envkit.lock import values
 from envkit.lock.model import BUILT, Lock, Wheel
 
-FOLDER = "built"
 CONTEXT = "wheels"
 """The folder of a build context for these wheels."""
 _NOTE = "note.json"
@@ -41,7 +40,7 @@ class Outcome:
 
 def find(cache: Path, key: str) -> Outcome | None:
     """Return the outcome of the build with this key, None if it is not in the cache or is damaged."""
-    folder = cache / FOLDER / key
+    folder = BUILT_WHEELS.at(cache, key)
     try:
         note = json.loads((folder / _NOTE).read_bytes())
         if note["schema"] != _SCHEMA:
@@ -63,11 +62,10 @@ def keep(cache: Path, key: str, outcome: Outcome) -> Outcome:
     Raises:
         EnvironmentProblem: the disk is full, or the cache cannot be written.
     """
-    above = cache / FOLDER
+    above = BUILT_WHEELS.at(cache)
     note: dict[str, Any] = {"schema": _SCHEMA, "file": None, "requires": list(outcome.requires)}
     try:
-        above.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with fresh_folder(above, prefix=".") as folder:
+        with BUILT_WHEELS.fresh(cache) as folder:
             if outcome.wheel is not None:
                 path = folder / outcome.wheel.name
                 path.write_bytes(outcome.wheel.read_bytes())
@@ -116,7 +114,7 @@ def context_files(lock: Lock, cache: Path) -> dict[str, bytes]:
 def path_of(wheel: Wheel, key: str | None, cache: Path) -> Path | None:
     """Return the file of a wheel that was built under a key, None if it is missing or has another SHA-256."""
     # No entry is named `-`: keys are hex digits.
-    path = cache / FOLDER / (key or "-") / wheel.file
+    path = BUILT_WHEELS.at(cache, key or "-", wheel.file)
     with contextlib.suppress(OSError):
         if path.stat().st_size == wheel.size and _digest(path) == wheel.sha256:
             return path

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from envkit.ground import installation, paths
+from envkit.ground.cache import REPODATA
 from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.ground.process import child
 
@@ -149,9 +150,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def cache_folder(name: str) -> Iterator[Path]:
-    """Yield a folder for a solver's downloads: below the cache folder, or a temporary one if that is not writable."""
-    folder = paths.cache_dir() / name
+def repodata_folder() -> Iterator[Path]:
+    """Yield a folder for the conda solver's downloads: in the cache, or a temporary one if that is not writable."""
+    folder = REPODATA.at(paths.cache_dir())
     # An error, such as a read-only home, shows in os.access below.
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

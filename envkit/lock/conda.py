@@ -71,7 +71,7 @@ def solve(
 
 
 def _ask(request: dict[str, Any], places: Places) -> dict[str, Any]:
-    with child.cache_folder("repodata") as cache:
+    with child.repodata_folder() as cache:
         done = child.run(
             # Without -P, Python would search the script's folder first, and its `uv.py` would hide the package uv.
             [sys.executable, "-P", conda_solver.__file__],

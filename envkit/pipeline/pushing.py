@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.outputs import repositories
 from envkit.engines.host_environment import ca_file
+from envkit.ground.cache import run_folder
 from envkit.ground.errors import EnvkitError, NotVerifiedError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
-from envkit.ground.paths import cache_dir, run_folder
+from envkit.ground.paths import cache_dir
 from envkit.image.name import InEngine, InRegistry, parse_reference, registry_of
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry

@@ -6,8 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground import store
-from envkit.ground.cache import BASES
+from envkit.ground.cache import BASES, in_use
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.ground.progress import counted
 from envkit.image import spec
@@ -83,7 +82,7 @@ class Remote:
             return
         reference = image.origin.reference
         # The lock comes first: otherwise a prune could remove blobs between the download and their use.
-        with self._in_use(), Transport(ca_bundle=self._ca_bundle) as transport:
+        with in_use(self._cache), Transport(ca_bundle=self._ca_bundle) as transport:
             registry = Registry.of(reference, transport)
             items = [
                 from_registry(registry, reference.repository, digest=layer.digest, size=layer.descriptor.size)
@@ -91,14 +90,6 @@ class Remote:
             ]
             reporter.step(f"fetch {counted(len(items), 'layer')} of {reference.place}")
             fetch(items, self._blobs, transport.policy, reporter.advance)
-            yield
-
-    @contextlib.contextmanager
-    def _in_use(self) -> Iterator[None]:
-        """Hold a shared lock on the cache. `envkit cache prune` needs the exclusive lock to remove blobs."""
-        folder = self._cache / "layers"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with store.locked(folder, shared=True):
             yield
 
 

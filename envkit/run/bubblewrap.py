@@ -8,8 +8,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from envkit.ground.cache import run_folder
 from envkit.ground.errors import EnvkitError
-from envkit.ground.paths import run_folder, scratch
+from envkit.ground.paths import scratch
 from envkit.image.opening import described
 from envkit.run import cage
 from envkit.run.cage import Command

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground import store
+from envkit.ground.cache import run_folder
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
-from envkit.ground.paths import run_folder
 from envkit.image.opening import described
 from envkit.run import cage
 from envkit.run.cage import Command

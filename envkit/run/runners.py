@@ -266,9 +266,9 @@ def unpacking(name: str, target: OutputName | None) -> Receive | None:
     if make("bubblewrap" if name == AUTO else name).probe() is not None:
         return None
     from envkit.ground.paths import cache_dir  # noqa: PLC0415
-    from envkit.run.rootless.layers import LayerCache  # noqa: PLC0415
+    from envkit.run.rootless.layers import UnpackedLayers  # noqa: PLC0415
 
-    return LayerCache(cache_dir()).receiving
+    return UnpackedLayers(cache_dir()).receiving
 
 
 def _unsuitable(runner: Runner, image: ImageName, *, is_trusted: bool) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground import platforms
+from envkit.ground.cache import PACKED
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir
@@ -94,7 +95,7 @@ class _Tars:
     def read(self, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
         """Compress the layers."""
         assert self.image is not None
-        self._packer = Packer(self.image, self.folder, cache_dir() / "packed")
+        self._packer = Packer(self.image, self.folder, PACKED.at(cache_dir()))
         return self._packer.image(self.reporter, on_layer)
 
     def fetch(self, layer: spec.Layer) -> Path:

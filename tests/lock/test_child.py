@@ -70,12 +70,12 @@ def test_a_cache_that_cannot_be_written_is_a_passing_folder(tmp_path: Path, monk
     blocked = tmp_path / "blocked"
     blocked.write_text("a file, not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    with child.cache_folder("repodata") as folder:
+    with child.repodata_folder() as folder:
         assert folder.is_dir()
         assert not folder.is_relative_to(tmp_path)
     assert not folder.exists()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
-    with child.cache_folder("repodata") as folder:
+    with child.repodata_folder() as folder:
         assert folder == tmp_path / "good" / "envkit" / "repodata"
     assert folder.is_dir()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.engines.failures import EngineInfo, translate
 from envkit.ground import identity, store
+from envkit.ground.cache import PODMAN
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.paths import cache_dir, scratch
 from envkit.ground.process import ask
@@ -84,7 +85,7 @@ def _lend(program: str, reference: InLayout | InArchive, until: contextlib.ExitS
     The image gets a name that only this session uses. Removing the last name of an image removes the image, so it stays
     while another session uses it, or if it has a name of the user's.
     """
-    folder = cache_dir() / "podman"
+    folder = PODMAN.at(cache_dir())
     folder.mkdir(parents=True, exist_ok=True)
     # Podman names a pulled image after its path and takes that name from any other image. The name is removed or given
     # back below. Without the lock, a second session could see it before that and take it for the user's.

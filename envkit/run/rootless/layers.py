@@ -1,8 +1,8 @@
 """Cache of unpacked layers: one folder per diff ID, complete or absent.
 
-    CACHE/layers/HEX/tree      the layer's files
-    CACHE/layers/HEX/note.json its diff ID and size, what it removes, and a fingerprint of the tree
-    CACHE/layers/.HEX          being unpacked, locked by the process that does it
+    UNPACKED/HEX/tree      the layer's files
+    UNPACKED/HEX/note.json its diff ID and size, what it removes, and a fingerprint of the tree
+    UNPACKED/.HEX          being unpacked, locked by the process that does it
 
 For root, files belong to the host's users that a container's users are mapped to (`owners`). Otherwise all belong to
 this user. A fingerprint covers every entry's path, kind, owner, permissions, size and time; a tree that differs is
@@ -20,13 +20,13 @@ import queue
 import stat
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envkit.ground import store
+from envkit.ground.cache import UNPACKED
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.image.blobs import TarBytes, tar_bytes
 from envkit.image.spec import Layer, LayerDigest
@@ -35,7 +35,7 @@ from envkit.run.rootless.owners import host_shift, keeps_owners
 from envkit.run.rootless.unpack import Contents, unpack
 
 _SCHEMA = "envkit.layer/2"
-_TREE, _NOTE = "tree", "note.json"
+_TREE, _NOTE = "tree", UNPACKED.note
 _WAITING = 32  # pieces of at most 1 MiB that wait to be unpacked
 _MOST = 1 << 40  # bytes; the writer of a layer that is received has its own limits
 _POLL_S = 0.05  # flock has no time limit, and a signal has to end the wait
@@ -51,14 +51,13 @@ class Unpacked:
     contents: Contents
 
 
-class LayerCache:
-    """Unpacked layers below a folder of this user."""
+class UnpackedLayers:
+    """Unpacked layers in a cache."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "layers"
+    def __init__(self, cache: Path) -> None:
+        self._cache, self._folder = cache, UNPACKED.at(cache)
         self._intact: dict[str, Unpacked] = {}
-        self._locks: list[int] = []
-        weakref.finalize(self, _close, self._locks)
+        self._held = store.Held()
 
     def find(self, diff_id: str) -> Unpacked | None:
         """Return the layer if the cache has it and it is intact, which is checked once per cache object."""
@@ -76,8 +75,7 @@ class LayerCache:
             descriptor = store.open_folder(folder)
         except OSError:
             return False
-        self._locks.append(descriptor)
-        store.lock(descriptor, shared=True)
+        self._held.add(descriptor)
         with contextlib.suppress(OSError):
             os.utime(folder / _NOTE)  # the time of last use, for pruning
         # The folder may have been pruned after it was opened and before it was locked.
@@ -132,17 +130,13 @@ class LayerCache:
         with contextlib.ExitStack() as stack:
             try:
                 self._make_folder()
-                staging = stack.enter_context(store.fresh_folder(self._folder, prefix="."))
+                staging = stack.enter_context(UNPACKED.fresh(self._cache))
             except (OSError, EnvironmentProblem):
                 yield None
                 return
             receiver = Receiver(self._folder, staging)
             stack.callback(receiver.close)  # before the folder is removed
             yield receiver
-
-    def sweep(self) -> None:
-        """Remove what killed runs left half unpacked."""
-        store.sweep(self._folder.glob(".[0-9a-f]*"))
 
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -197,11 +191,6 @@ class Receiver:
         for _ in pieces:
             pass
         self._contents = contents
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:

@@ -1,7 +1,4 @@
-"""Open images in files and registries by reference, or by an ID that a reference has led to before.
-
-CACHE/images/HEX    the reference under which the image with this ID was last opened
-"""
+"""Open images in files and registries by reference, or by an ID that a reference has led to before."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.ground.cache import REFERENCES, RUNS, UNPACKED
 from envkit.ground.errors import EngineError
 from envkit.ground.host import cores
 from envkit.ground.progress import Reporter, counted
@@ -20,7 +18,7 @@ from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.image.name import ARCHIVE, LAYOUT, PREFIX, ImageName, InArchive, InEngine, InLayout, InRegistry, image_name
 from envkit.image.opening import read_file
-from envkit.run.rootless.layers import LayerCache
+from envkit.run.rootless.layers import UnpackedLayers
 from envkit.run.rootless.stack import Stack
 
 if TYPE_CHECKING:
@@ -33,10 +31,10 @@ _HINT = f"envkit verify {LAYOUT}:DIR, {ARCHIVE}:FILE or {PREFIX}HOST/NAME:TAG"
 class ImageStore:
     """Opens images and unpacks their layers."""
 
-    def __init__(self, folder: Path, *, ca_bundle: str | None = None) -> None:
-        self._folder = folder
+    def __init__(self, cache: Path, *, ca_bundle: str | None = None) -> None:
+        self._cache = cache
         self._ca_bundle = ca_bundle
-        self._layers = LayerCache(folder)
+        self._layers = UnpackedLayers(cache)
         self._known: dict[str, spec.Image] = {}
 
     @cached_property
@@ -44,7 +42,7 @@ class ImageStore:
         """Images in registries. Most commands run what is on this machine, and the client takes long to import."""
         from envkit.registry.remote import Remote  # noqa: PLC0415
 
-        return Remote(self._folder, ca_bundle=self._ca_bundle)
+        return Remote(self._cache, ca_bundle=self._ca_bundle)
 
     def open(self, name: ImageName) -> spec.Image:
         """Return the image of a name, or of an ID known from an earlier one. Its layers are not read yet.
@@ -63,10 +61,10 @@ class ImageStore:
             raise EngineError(f"image {ident} no longer exists: {origin.typed} is now {image.id}", hint=_HINT)
         self._known[image.id] = image
         # Only later runs need the note, and an image in a folder of this run is gone by then.
-        if isinstance(image.origin, InLayout) and image.origin.path.is_relative_to(self._folder / "runs"):
+        if isinstance(image.origin, InLayout) and image.origin.path.is_relative_to(RUNS.at(self._cache)):
             return image
         with contextlib.suppress(OSError):
-            write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), str(image.origin).encode())
+            write_atomic(_reference(self._cache, image.id), str(image.origin).encode())
         return image
 
     def stack(self, image: spec.Image, reporter: Reporter) -> tuple[Stack, int]:
@@ -81,7 +79,7 @@ class ImageStore:
             raise EngineError(f"{image.origin} has no layers, so it cannot be run", hint=_HINT)
         missing = {layer.diff_id: layer for layer in image.layers if self._layers.find(layer.diff_id) is None}
         if missing:
-            self._layers.sweep()
+            UNPACKED.sweep(self._cache)
             self._unpack(image, tuple(missing.values()), reporter)
         layers = tuple(self._layers.take(layer, threading.Event()) for layer in image.layers)
         return Stack(layers=layers), sum(layer.size for layer in layers)
@@ -120,6 +118,10 @@ class ImageStore:
 
     def _origin(self, ident: str) -> ImageName:
         try:
-            return image_name((self._folder / "images" / ident.removeprefix("sha256:")).read_text())
+            return image_name(_reference(self._cache, ident).read_text())
         except OSError:
             raise EngineError(f"there is no image {ident} for bubblewrap", hint=_HINT) from None
+
+
+def _reference(cache: Path, ident: str) -> Path:
+    return REFERENCES.at(cache, ident.removeprefix("sha256:"))

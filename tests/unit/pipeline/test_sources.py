@@ -12,7 +12,7 @@ from envkit.engines.model import Probe
 from envkit.ground import settings
 from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
-from envkit.lock import built, sdists
+from envkit.lock import sdists
 from envkit.lock.built import Outcome
 from envkit.lock.model import Lock
 from envkit.lock.places import Places
@@ -143,7 +143,7 @@ def test_what_the_backend_asks_for_is_locked_and_added(tmp_path: Path, monkeypat
     found = _build(_source_context(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM))
     assert [plan.pip for plan in sandbox.plans] == [("setuptools",), ("setuptools", "wheel")]
     assert found.wheel is not None
-    assert found.wheel.is_relative_to(tmp_path / "cache" / "envkit" / built.FOLDER)
+    assert found.wheel.is_relative_to(tmp_path / "cache" / "envkit" / "built")
 
 
 @pytest.mark.usefixtures("engine")

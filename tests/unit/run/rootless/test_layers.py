@@ -13,7 +13,7 @@ from envkit.image import blobs, deflate
 from envkit.image.layout import read_layout
 from envkit.image.name import InLayout
 from envkit.image.spec import LayerDigest, layer
-from envkit.run.rootless.layers import LayerCache, _locked, _unpack
+from envkit.run.rootless.layers import UnpackedLayers, _locked, _unpack
 from tests.support.file_images import entry, packed, write_layout
 
 
@@ -23,7 +23,12 @@ def test_a_layer_that_another_run_unpacked_and_still_uses_is_not_waited_for(tmp_
     folder = tmp_path / "cache" / "layers"
     folder.mkdir(parents=True)
     name = layer.diff_id.removeprefix("sha256:")
-    first, second, stop, found = LayerCache(tmp_path / "cache"), LayerCache(tmp_path / "cache"), threading.Event(), []
+    first, second, stop, found = (
+        UnpackedLayers(tmp_path / "cache"),
+        UnpackedLayers(tmp_path / "cache"),
+        threading.Event(),
+        [],
+    )
     waiting = threading.Thread(target=lambda: found.append(second.take(layer, stop)), daemon=True)
     with _locked(folder / f".{name}", folder / name) as staging:
         assert staging is not None
@@ -44,7 +49,7 @@ def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
     with pytest.raises(
         IntegrityError, match=rf"^layer {layer.diff_id}: a layer has an entry outside of its root"
     ) as caught:
-        LayerCache(tmp_path / "cache").take(layer, threading.Event())
+        UnpackedLayers(tmp_path / "cache").take(layer, threading.Event())
     assert caught.value.hint == "get the image from its source again"
 
 
@@ -53,7 +58,7 @@ def test_what_a_layer_inflates_to_is_bounded(tmp_path: Path, monkeypatch: pytest
     (layer,) = read_layout(InLayout(path=tmp_path / "layout")).layers
     monkeypatch.setattr(blobs, "most_inflated", lambda size: 100 * size)  # without the first GiB, which is free
     with pytest.raises(IntegrityError, match=r"^a layer inflates to more than \d+ bytes, which is too much"):
-        LayerCache(tmp_path / "cache").take(layer, threading.Event())
+        UnpackedLayers(tmp_path / "cache").take(layer, threading.Event())
     assert not [one for one in (tmp_path / "cache").rglob("*") if one.is_file()]
 
 
@@ -79,7 +84,7 @@ def _left(cache: Path) -> list[str]:
 
 def test_a_layer_that_is_unpacked_while_it_is_made_is_as_if_unpacked_later(tmp_path: Path) -> None:
     sink = io.BytesIO()
-    own = LayerCache(tmp_path / "own")
+    own = UnpackedLayers(tmp_path / "own")
     with own.receiving() as receiver:
         assert receiver is not None
         made = _write(sink, receiver, 400)
@@ -88,14 +93,14 @@ def test_a_layer_that_is_unpacked_while_it_is_made_is_as_if_unpacked_later(tmp_p
     received = own.find(f"sha256:{made.diff_id}")
     assert received is not None
     (tmp_path / "blob").write_bytes(sink.getvalue())
-    later = LayerCache(tmp_path / "other").take(layer(made, tmp_path / "blob", "test"), threading.Event())
+    later = UnpackedLayers(tmp_path / "other").take(layer(made, tmp_path / "blob", "test"), threading.Event())
     notes = [json.loads((unpacked.tree.parent / "note.json").read_text()) for unpacked in (received, later)]
     assert notes[0] == notes[1]
     assert received.size == later.size == made.tar_size
 
 
 def test_a_layer_that_is_not_finished_or_no_tar_leaves_nothing_and_stops_nobody(tmp_path: Path) -> None:
-    cache = LayerCache(tmp_path)
+    cache = UnpackedLayers(tmp_path)
 
     def abandon() -> None:
         with cache.receiving() as receiver:
@@ -116,7 +121,7 @@ def test_a_layer_that_is_not_finished_or_no_tar_leaves_nothing_and_stops_nobody(
 
 
 def test_a_layer_that_is_there_already_stays(tmp_path: Path) -> None:
-    with LayerCache(tmp_path).receiving() as first, LayerCache(tmp_path).receiving() as second:
+    with UnpackedLayers(tmp_path).receiving() as first, UnpackedLayers(tmp_path).receiving() as second:
         assert first is not None
         assert second is not None
         made = [_write(io.BytesIO(), receiver, 0) for receiver in (first, second)]
@@ -124,10 +129,10 @@ def test_a_layer_that_is_there_already_stays(tmp_path: Path) -> None:
         second.finish(made[1])
     assert made[0] == made[1]
     assert _left(tmp_path) == [made[0].diff_id]
-    assert LayerCache(tmp_path).find(f"sha256:{made[0].diff_id}") is not None
+    assert UnpackedLayers(tmp_path).find(f"sha256:{made[0].diff_id}") is not None
 
 
 def test_without_a_folder_the_layer_is_made_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "layers").write_bytes(b"a file")
-    with LayerCache(tmp_path).receiving() as receiver:
+    with UnpackedLayers(tmp_path).receiving() as receiver:
         assert receiver is None

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from envkit.ground.cache import UNPACKED
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.image.spec import LAYER_GZIP, Descriptor, Layer
-from envkit.run.rootless.layers import LayerCache, Unpacked
+from envkit.run.rootless.layers import Unpacked, UnpackedLayers
 from envkit.run.rootless.owners import NO_ID, host_id, host_shift
 from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
 from envkit.run.rootless.user import User, find_user
@@ -34,11 +35,11 @@ def stored(folder: Path, made: Packed) -> Layer:
 
 
 def stack_of(tmp_path: Path, *layers: list[tuple[tarfile.TarInfo, bytes]]) -> Stack:
-    cache = LayerCache(tmp_path / "cache")
+    cache = UnpackedLayers(tmp_path / "cache")
     return Stack(layers=tuple(take(cache, stored(tmp_path / "blobs", packed(rows))) for rows in layers))
 
 
-def take(cache: LayerCache, layer: Layer) -> Unpacked:
+def take(cache: UnpackedLayers, layer: Layer) -> Unpacked:
     return cache.take(layer, threading.Event())
 
 
@@ -233,11 +234,11 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", list(DAMAGES))
 def test_a_damaged_layer_is_unpacked_anew(tmp_path: Path, layer: Layer, damage: str) -> None:
-    tree = take(LayerCache(tmp_path / "c"), layer).tree
-    assert LayerCache(tmp_path / "c").find(layer.diff_id) is not None
+    tree = take(UnpackedLayers(tmp_path / "c"), layer).tree
+    assert UnpackedLayers(tmp_path / "c").find(layer.diff_id) is not None
     DAMAGES[damage](tree)
-    assert LayerCache(tmp_path / "c").find(layer.diff_id) is None
-    again = take(LayerCache(tmp_path / "c"), layer).tree
+    assert UnpackedLayers(tmp_path / "c").find(layer.diff_id) is None
+    again = take(UnpackedLayers(tmp_path / "c"), layer).tree
     assert sorted(path.name for path in again.rglob("*")) == ["a", "file", "link"]
     assert (again / "a/file").read_bytes() == b"text"
     assert [path.name for path in (tmp_path / "c/layers").iterdir()] == [layer.diff_id.removeprefix("sha256:")]
@@ -246,7 +247,7 @@ def test_a_damaged_layer_is_unpacked_anew(tmp_path: Path, layer: Layer, damage: 
 def test_nothing_is_left_of_a_layer_that_is_not_what_it_should_be(tmp_path: Path, layer: Layer) -> None:
     wrong = replace(layer, diff_id="sha256:" + "0" * 64)
     with pytest.raises(IntegrityError, match="unpacks to"):
-        take(LayerCache(tmp_path / "c"), wrong)
+        take(UnpackedLayers(tmp_path / "c"), wrong)
     assert list((tmp_path / "c/layers").iterdir()) == []
 
 
@@ -254,7 +255,7 @@ def test_unpacking_can_be_given_up(tmp_path: Path, layer: Layer) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(EngineError, match="was stopped"):
-        LayerCache(tmp_path / "c").take(layer, stop)
+        UnpackedLayers(tmp_path / "c").take(layer, stop)
     assert list((tmp_path / "c/layers").iterdir()) == []
 
 
@@ -264,9 +265,9 @@ def test_what_the_dead_left_is_taken_over_or_swept(tmp_path: Path, layer: Layer)
     (left / "tree/a/file").write_text("half")
     other = tmp_path / "c/layers/.0123"
     other.mkdir()
-    cache = LayerCache(tmp_path / "c")
+    cache = UnpackedLayers(tmp_path / "c")
     assert (take(cache, layer).tree / "a/file").read_bytes() == b"text"
-    cache.sweep()
+    UNPACKED.sweep(tmp_path / "c")
     assert not left.exists()
     assert not other.exists()
 
@@ -274,7 +275,8 @@ def test_what_the_dead_left_is_taken_over_or_swept(tmp_path: Path, layer: Layer)
 def test_many_at_once_get_one_layer(tmp_path: Path, layer: Layer) -> None:
     found: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(take(LayerCache(tmp_path / "c"), layer).tree)) for _ in range(8)
+        threading.Thread(target=lambda: found.append(take(UnpackedLayers(tmp_path / "c"), layer).tree))
+        for _ in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -287,5 +289,5 @@ def test_many_at_once_get_one_layer(tmp_path: Path, layer: Layer) -> None:
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, layer: Layer) -> None:
     (tmp_path / "c").write_text("a file")
     with pytest.raises(EnvironmentProblem, match=r"cannot be unpacked below .*GB free") as caught:
-        take(LayerCache(tmp_path / "c"), layer)
+        take(UnpackedLayers(tmp_path / "c"), layer)
     assert "XDG_CACHE_HOME" in str(caught.value.hint)
