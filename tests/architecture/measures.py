@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 _SCHEMA = re.compile(r"envkit\.[a-z][a-z-]*/[0-9]+")
@@ -25,6 +25,9 @@ _WORDS = {"encoding", "errors", "buffering", "newline"}  # of open(), besides th
 _PROBES = {"is_file", "is_dir", "exists"}
 _ARCHIVES = {"tarfile", "gzip", "bz2", "lzma", "zipfile"}  # `tarfile.open(path, "r")` reads what was opened elsewhere
 _DECLARE = {"option", "flag", "argument", "group", "quiet_option", "verbose_option"}  # functions that declare a field
+_CACHES = {"cache", "_cache"}
+_JOINS = {"joinpath", "iterdir", "glob", "rglob", "walk"}  # of a path
+_WALKS = {"walk", "fwalk", "scandir", "listdir"}  # of os
 _STORE_WRITERS = ("write_atomic", "write_new", "replacing")
 # What names of images begin with, and what all but an engine's bear as their kind.
 _NAME_PREFIX = re.compile(r"(oci|docker-archive|docker-daemon|sif|registry):")
@@ -127,6 +130,64 @@ def with_keyword(found: list[Module], function: str, keyword: str) -> set[str]:
 def cache_finders(found: list[Module]) -> set[str]:
     """Return the modules that read XDG_CACHE_HOME or build the path of `~/.cache` on this machine."""
     return {one.name for one in found if any(map(_finds_cache, nodes(one.tree)))}
+
+
+def cache_paths(found: list[Module], folders: Collection[str]) -> set[str]:
+    """Return the modules that build a path below the cache, from the cache or by the name of a folder, or list it.
+
+    Args:
+        found: the modules.
+        folders: the names of the cache's folders; of `a/b` also `a`.
+    """
+    names = {*folders, *(folder.partition("/")[0] for folder in folders)}
+    return {one.name for one in found if any(_below_cache(node, names, _constants(one)) for node in nodes(one.tree))}
+
+
+def _below_cache(node: ast.AST, names: set[str], constants: dict[str, str]) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return _is_cache(node.left) or _text_of(node.right, constants) in names
+    if isinstance(node, ast.JoinedStr):  # `f"downloads/{sha256}"`, the name of a file below the cache
+        first = node.values[0] if node.values else None
+        text = _text_of(first, constants) if first is not None else ""
+        return text.endswith("/") and text.rstrip("/") in names
+    if not isinstance(node, ast.Call):
+        return False
+    arguments = [_text_of(argument, constants) for argument in node.args]
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _JOINS:
+        return _is_cache(node.func.value) or (node.func.attr == "joinpath" and not names.isdisjoint(arguments))
+    return _called(node) in _WALKS and any(map(_is_cache, node.args))
+
+
+def _is_cache(node: ast.AST) -> bool:
+    """Return whether an expression is called as the cache's folder is: `cache`, `self._cache`, `site.cache.root`."""
+    if isinstance(node, ast.Call):
+        return _called(node) == "cache_dir"
+    if isinstance(node, ast.Attribute):
+        return node.attr in _CACHES or (node.attr == "root" and _is_cache(node.value))
+    return isinstance(node, ast.Name) and node.id in _CACHES
+
+
+def _constants(module: Module) -> dict[str, str]:
+    """Return the module's names for texts."""
+    return {
+        target.id: node.value.value
+        for node in module.tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _text_of(node: ast.AST, constants: dict[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return constants.get(node.id, "")
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def callers(found: list[Module], source: str, name: str) -> set[str]:
+    """Return the modules that define a name or import it from `source`, and call it."""
+    calling = {one.name for one in found if any(_called(node) == name for node in nodes(one.tree))}
+    return calling & (takers(found, source, name) | {source})
 
 
 def whiteout_readers(found: list[Module]) -> set[str]:

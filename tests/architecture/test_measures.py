@@ -178,6 +178,44 @@ def f(path, text, image):
 
 
 @pytest.mark.parametrize(
+    "second",
+    [
+        "def f(folder):\n    return folder / 'downloads'",
+        "def f(folder, key):\n    return folder / 'layers' / key",
+        "FOLDER = 'downloads'\ndef f(folder):\n    return folder / FOLDER",
+        "def f(sha256):\n    return f'downloads/{sha256}'",
+        "def f(folder, name):\n    return folder.joinpath('layers/blobs', name)",
+        "from made.paths import cache_dir\ndef f(name):\n    return cache_dir() / name",
+        "class A:\n    def f(self, name):\n        return self._cache / name",
+        "def f(site, name):\n    return site.cache.root.joinpath(name)",
+        "def f(cache):\n    return sorted(cache.iterdir())",
+        "import os\ndef f(cache):\n    return os.scandir(cache)",
+    ],
+)
+def test_a_second_module_that_knows_the_folders_of_the_cache_is_seen(tmp_path: Path, second: str) -> None:
+    none = """
+from made.kinds import DOWNLOADS
+WORD = 'downloads'
+def f(cache, size, names):
+    where = f'{cache}: {size / 1e9:.1f} GB of downloads'
+    return DOWNLOADS.at(cache, 'downloads'), names['downloads'], names['blobs'] / 2, where, f'{WORD} {size}'
+"""
+    found = package(tmp_path, none=none, second=second)
+    assert measures.cache_paths(found, {"downloads", "layers/blobs"}) == {"made.second"}
+
+
+def test_a_second_table_of_kinds_is_seen(tmp_path: Path) -> None:
+    found = package(
+        tmp_path,
+        cache="class Kind: ...\nA = Kind()",
+        none="from made.cache import A, Kind\ndef f(kind: Kind) -> None: ...",
+        other="class Kind: ...\nA = Kind()",
+        second="from made.cache import Kind\nB = Kind()",
+    )
+    assert measures.callers(found, "made.cache", "Kind") == {"made.cache", "made.second"}
+
+
+@pytest.mark.parametrize(
     "second", ["GONE = '.wh.'", "from made.paths import OPAQUE", "from made import paths\nprint(paths.WHITEOUT)"]
 )
 def test_a_second_reading_of_whiteouts_is_seen(tmp_path: Path, second: str) -> None:

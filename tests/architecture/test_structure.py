@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import envkit
+from envkit.ground import cache
 from tests.architecture import concepts, doors, measures
 
 
@@ -24,6 +25,19 @@ def test_one_module_calls_flock(package: list[measures.Module]) -> None:
 
 def test_one_module_finds_the_cache_folder(package: list[measures.Module]) -> None:
     assert measures.cache_finders(package) == {"envkit.ground.paths"}
+
+
+def test_one_module_knows_the_folders_of_the_cache(package: list[measures.Module]) -> None:
+    """Whoever keeps something there takes its folder from a kind; listing, pruning and archives ask the kinds."""
+    folders = {kind.folder for kind in vars(cache).values() if isinstance(kind, cache.Kind)}
+    assert folders >= {kind.folder for kind in cache.KINDS}
+    assert measures.cache_paths(package, folders) == {
+        "envkit.ground.cache",
+        "envkit.engines.journal", "envkit.ground.state",  # folders of the state
+        "envkit.facts.evidence", "envkit.plan.definition",  # folders of this installation
+        "envkit.image.archive", "envkit.image.layout",  # folders of the image formats
+    }  # fmt: skip
+    assert measures.callers(package, "envkit.ground.cache", "Kind") == {"envkit.ground.cache"}
 
 
 def test_one_module_names_the_architectures(package: list[measures.Module]) -> None:
