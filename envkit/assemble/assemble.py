@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -34,7 +34,7 @@ from envkit.engines.model import BaseImage
 from envkit.ground.cache import BASES, DOWNLOADS, run_folder
 from envkit.ground.progress import Silent
 from envkit.image import spec
-from envkit.image.layout import link, write_layout
+from envkit.image.layout import write_layout
 from envkit.image.spec import MTIME, LayerDigest
 from envkit.lock.built import wheels_of
 from envkit.plan.definition import kind_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from envkit.assemble.conda import CondaLayers
     from envkit.assemble.stage import Receive
     from envkit.assemble.top_layer import Item
-    from envkit.engines.layer_cache import Cached, LayerCache
+    from envkit.engines.layer_cache import LayerCache
     from envkit.engines.log import BuildLog
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
@@ -88,24 +88,6 @@ class Assembled:
     image: spec.Image
     base: BaseImage
     labels: Mapping[str, str]
-    cache: LayerCache
-    kept: Mapping[str, tuple[str, Cached]] = field(default_factory=dict)  # digest -> key in the cache, and the layer
-
-    def place(self, layer: spec.Layer, target: Path) -> None:
-        """Put a layer's blob at a path, as a hard link to the cached file if possible."""
-        if layer.digest in self.kept:
-            key, cached = self.kept[layer.digest]
-            self.cache.place(key, cached, target)
-        else:
-            link(layer, target)
-
-    def settle(self) -> None:
-        """Renew the stamps of the cached layers after delivery.
-
-        Delivery can remove other hard links to their files, which changes the ctime in the stamp.
-        """
-        for key, cached in self.kept.values():
-            self.cache.settle(key, cached)
 
 
 def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[tuple[str, str]] = ()) -> Assembled:
@@ -126,14 +108,10 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         TimeLimitError: the deadline has passed.
     """
     base = NO_BASE
-    debian: Background[tuple[spec.Base, str, Cached]] | None = None
-    kept: dict[str, tuple[str, Cached]] = {}
+    debian: Background[spec.Base] | None = None
 
-    def base_when_ready(check: Callable[[], object]) -> tuple[spec.Base, dict[str, tuple[str, Cached]]]:
-        if debian is None:
-            return base, {}
-        made, key, cached = debian.wait(check)
-        return made, {made.layers[0].digest: (key, cached)}
+    def base_when_ready(check: Callable[[], object]) -> spec.Base:
+        return base if debian is None else debian.wait(check)
 
     # The tasks end first: they use the folders.
     with contextlib.ExitStack() as folders, contextlib.ExitStack() as tasks:
@@ -167,24 +145,22 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         )
         conda_layers = conda.result()
         if debian is not None:
-            base, key, cached = debian.result()
-            kept[base.layers[0].digest] = key, cached
+            base = debian.result()
     report_clobbered([*conda_layers.contents, *wheels.listings(wheel_layers)], site.reporter)
     packages: tuple[Made[CondaPackage] | Made[Wheel], ...] = (*conda_layers.layers, *wheel_layers)
     layers = []
     for made in packages:
         names = [f"{package.name} {package.version}" for package in made.packages]
         layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
-        kept[layers[-1].digest] = made.key, made.cached
     files = base_image.files_of(base, lock, plan)
     copied = top_layer.copied_items(plan)
-    layers += [_small(copied, "envkit: files of the project", files, site, kept)] if copied else []
+    layers += [_small(copied, "envkit: files of the project", files, site)] if copied else []
     top = top_layer.items(plan, lock, files)
-    layers.append(_small(top, "envkit: environment, entry script, user, plan and lock", files, site, kept))
+    layers.append(_small(top, "envkit: environment, entry script, user, plan and lock", files, site))
     base_record = _base_record(lock)
     labels = image_labels(plan, base_record, extra_labels, os.environ, lock)
     image = spec.image(base, layers, spec.runtime_of(plan), labels, lock.platform)
-    return Assembled(image=image, base=base_record, labels=labels, cache=site.cache, kept=kept)
+    return Assembled(image=image, base=base_record, labels=labels)
 
 
 def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
@@ -221,7 +197,7 @@ def _registry_base(lock: Lock, site: Site) -> spec.Base:
         )
 
 
-def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> tuple[spec.Base, str, Cached]:
+def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> spec.Base:
     """Make the base from Debian packages, in the background."""
     return from_packages(
         lock.base,
@@ -242,13 +218,12 @@ def _compiler(
     plan: BuildPlan,
     lock: Lock,
     site: Site,
-    base: Callable[[Callable[[], object]], tuple[spec.Base, dict[str, tuple[str, Cached]]]],
+    base: Callable[[Callable[[], object]], spec.Base],
     until: contextlib.ExitStack,
 ) -> Compiler | None:
     """Return the compiler of the image's modules; None if they stay as sources.
 
-    `base` waits for the base and returns it with its layer in the cache, if it is there; its argument raises to stop.
-    Folders are removed when `until` closes.
+    `base` waits for the base; its argument raises to stop. Folders are removed when `until` closes.
     """
     interpreter = interpreter_of(plan, lock)
     if interpreter is None or site.execute is None:
@@ -256,19 +231,16 @@ def _compiler(
 
     def layout(check: Callable[[], object]) -> Path:
         """Write an image of the base and the interpreter, which has no bytecode of its own yet."""
-        below, kept = base(check)
+        below = base(check)
         if lock.base.kind != "bootstrap":
             base_image.files_of(below, lock, plan)  # without Python in the base, the reason is said here
         pythons = tuple(package for package in lock.conda if package.name == "python")
         conda = _conda(plan, replace(lock, conda=pythons), site, 1, None, Silent(), threading.Event()).layers
         layers = [spec.layer(row.cached.layer, row.cached.path, "python", site.compression) for row in conda]
-        kept |= {layer.digest: (row.key, row.cached) for layer, row in zip(layers, conda, strict=True)}
         runtime = spec.Runtime(env=VARIABLES, user="65534:65534", workdir="/", entrypoint=(), cmd=())
         image = spec.image(below, layers, runtime, {}, lock.platform)
-        made = Assembled(image=image, base=_base_record(lock), labels={}, cache=site.cache, kept=kept)
-        until.callback(made.settle)
         folder = until.enter_context(run_folder(site.cache.root)) / "python"
-        write_layout(image, folder, place=made.place)
+        write_layout(image, folder)
         return folder
 
     return Compiler(
@@ -335,9 +307,7 @@ def _base_record(lock: Lock) -> BaseImage:
     )
 
 
-def _small(
-    files: Mapping[str, Item], made_by: str, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]
-) -> spec.Layer:
+def _small(files: Mapping[str, Item], made_by: str, base: BaseFiles, site: Site) -> spec.Layer:
     """Make a layer of a few files and put it into the cache."""
     key = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(files.items())!r}".encode()).hexdigest()
 
@@ -345,8 +315,5 @@ def _small(
         return top_layer.write(files, base, sink)
 
     # Never taken from the cache: whether parent folders are written depends on the base, which is not part of the key.
-    # The key is for `Assembled.place` and `settle`.
     cached = site.cache.make(key, write)
-    made = spec.layer(cached.layer, cached.path, made_by)
-    kept[made.digest] = key, cached
-    return made
+    return spec.layer(cached.layer, cached.path, made_by)

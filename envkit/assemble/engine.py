@@ -154,13 +154,12 @@ class EmbeddedBuilder:
                 reporter.note(f"pushed {pushed.reference}")
             # What was pushed or converted is also kept here, so that it can be verified.
             kept = self._kept(plan, options.tags) if isinstance(output, InRegistry | InSif) else output
-            location = deliver(made.image, kept, options.tags, reporter, place=made.place)
+            location = deliver(made.image, kept, options.tags, reporter)
             if isinstance(output, InSif):
                 assert isinstance(kept, InLayout)
                 limit_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
                 sif.write(kept.path, output.path, log, reporter, limit_s=limit_s)
                 reporter.note(f"wrote {output.path}")
-            made.settle()
         return BuiltImage(
             id=made.image.id,
             tags=options.tags,

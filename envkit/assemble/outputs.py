@@ -8,7 +8,7 @@ from envkit.assemble import sif
 from envkit.assemble.compress import GZIP
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.image.archive import stream, write_archive
-from envkit.image.layout import link, write_layout
+from envkit.image.layout import write_layout
 from envkit.image.name import (
     ARCHIVE,
     DAEMON,
@@ -22,12 +22,11 @@ from envkit.image.name import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from envkit.engines.model import BuildOptions
     from envkit.ground.progress import Reporter
-    from envkit.image.spec import Image, Layer
+    from envkit.image.spec import Image
 
 
 def check_output(options: BuildOptions) -> None:
@@ -85,8 +84,6 @@ def deliver(
     output: InLayout | InArchive | InEngine,
     names: Sequence[str],
     reporter: Reporter,
-    *,
-    place: Callable[[Layer, Path], None] = link,
 ) -> str:
     """Write or load an image, and return its name at the destination.
 
@@ -95,7 +92,6 @@ def deliver(
         output: the destination; not a registry (`envkit.registry.push`) or a SIF file (`envkit.assemble.sif`).
         names: the names of the image in engines, 'name:tag' each; the name in `output` is added.
         reporter: gets steps and bytes.
-        place: puts a layer's blob into a layout.
 
     Raises:
         UsageError: the folder of the layout contains something else.
@@ -110,7 +106,7 @@ def deliver(
         case InArchive():
             write_archive(image, output.path, _with(names, output.tag))
         case InLayout():
-            write_layout(image, output.path, output.tag, place=place)
+            write_layout(image, output.path, output.tag)
     return f"{output.kind}:{output.path}"
 
 

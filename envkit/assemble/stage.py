@@ -89,10 +89,9 @@ Receive = Callable[[], AbstractContextManager[Receiver | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made(Generic[P]):
-    """A layer of packages and its cache key."""
+    """A layer of packages."""
 
     packages: tuple[P, ...]
-    key: str
     cached: Cached
 
 
@@ -225,7 +224,7 @@ def make_layers(
             # failed.
             cache.flights.wait(keys[waiting[0]], progress.check)
             done |= {} if no_cache else _cached(waiting, keys, cache)
-    return tuple(Made(packages=group, key=keys[group], cached=done[group]) for group in groups)
+    return tuple(Made(packages=group, cached=done[group]) for group in groups)
 
 
 def download_size(group: Sequence[Package]) -> int:

@@ -141,12 +141,13 @@ class Bases:
         """Return a base of the lock's packages: the same root as in the embedded engine's images, from its cache."""
         from envkit.engines.debian_root import from_packages, layer_key  # noqa: PLC0415
         from envkit.engines.layer_cache import LayerCache  # noqa: PLC0415 - only for such locks
+        from envkit.image.layout import blob_of  # noqa: PLC0415
 
         name = f"{REPOSITORY}:debian-{base.suite}-{layer_key(base)[:12]}"
         kept = self._kept(name)
         if kept is not None:
             return kept
-        _, _, cached = from_packages(
+        made = from_packages(
             base,
             LayerCache(cache_dir()),
             RootOptions(mirror=self._options.mirrors.debian_mirror, log=self._log, limit_s=self._left()),
@@ -156,7 +157,7 @@ class Bases:
             engine=self._engine.name,
         )
         self._reporter.step(f"import the base image into {self._engine.name}")
-        self._engine.import_base(cached.path, name, _ENV)
+        self._engine.import_base(blob_of(made.layers[0]), name, _ENV)
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
 
     def _kept(self, name: str) -> BaseImage | None:

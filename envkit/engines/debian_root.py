@@ -31,7 +31,7 @@ from envkit.image.spec import MTIME, LayerDigest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envkit.engines.layer_cache import Cached, LayerCache
+    from envkit.engines.layer_cache import LayerCache
     from envkit.ground.progress import Reporter
     from envkit.image.deflate import Writable
     from envkit.lock.model import LockedBase
@@ -54,8 +54,8 @@ def from_packages(
     state: Path | None,
     no_cache: bool = False,
     engine: str = "embedded",
-) -> tuple[spec.Base, str, Cached]:
-    """Return a base of one layer with a lock's Debian packages, the layer's key in the cache, and the layer.
+) -> spec.Base:
+    """Return a base of one layer with a lock's Debian packages.
 
     Safe on any thread, if no other thread writes to `options.log` and `reporter` at the same time.
 
@@ -90,7 +90,7 @@ def from_packages(
     with cache.flights.all([key], check):
         cached = (None if no_cache else cache.get(key)) or cache.make(key, write)
     layer = spec.layer(cached.layer, cached.path, f"envkit: {base.reference}")
-    return spec.Base(name=base.reference, layers=(layer,), config={"Env": [f"PATH={bootstrap.PATH}"]}), key, cached
+    return spec.Base(name=base.reference, layers=(layer,), config={"Env": [f"PATH={bootstrap.PATH}"]})
 
 
 def layer_key(base: LockedBase) -> str:

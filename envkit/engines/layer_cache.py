@@ -15,13 +15,10 @@ lock.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
-import signal
 import stat
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -76,9 +73,6 @@ class LayerCache:
         self._folder, self._new = UNPACKED.at(root), UNFINISHED_LAYERS.at(root)
         self.flights = Flights(self._new)
         self._held = Held()
-        self._leases: dict[str, int] = {}
-        # With the container and not `self`, which would then never be collected.
-        weakref.finalize(self, _close, self._leases)
         with _translated(self._folder):
             for kind in (LAYERS, NOTES, UNFINISHED_LAYERS):
                 kind.at(root).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,41 +140,6 @@ class LayerCache:
             self._write_note(key, new.layer, stamp)
         new.cached = self._offered(Cached(layer=new.layer, path=path))
 
-    def place(self, key: str, cached: Cached, target: Path) -> None:
-        """Hard-link the blob to `target`, or copy it if that fails.
-
-        A link changes the file's stamp. The note gets the new stamp if nothing else can have changed the blob.
-
-        Raises:
-            EnvironmentProblem: `target` cannot be written.
-        """
-        with _translated(target.parent, "use an --output on a larger disk"):
-            tree = _read_note(self._note(key))
-            try:
-                with open_own(cached.path) as stream:
-                    unchanged = self._lease(cached, stream) and tree is not None and tree.get("stamp") == _stamp(stream)
-                    target.hardlink_to(cached.path)
-                    stamp = _stamp(stream)
-            except (OSError, UnusableError):
-                shutil.copyfile(cached.path, target)
-                return
-            if unchanged:
-                self._write_note(key, cached.layer, stamp)
-            else:
-                self._end_lease(cached)
-
-    def settle(self, key: str, cached: Cached) -> None:
-        """Update the stamp after links made by `place` were removed, if no process opened the blob for writing.
-
-        Only a lease (fcntl(2)) shows that. Without one, the next `get` hashes the blob.
-        """
-        if not self._end_lease(cached):
-            return
-        with contextlib.suppress(OSError, UnusableError), open_own(cached.path) as stream:
-            tree, stamp = _read_note(self._note(key)), _stamp(stream)
-            if _layer(tree, key) == cached.layer and tree is not None and tree["stamp"] != stamp:
-                self._write_note(key, cached.layer, stamp)
-
     def _offered(self, cached: Cached) -> Cached:
         if self._offer is not None:
             self._offer(cached)
@@ -217,30 +176,6 @@ class LayerCache:
         # A duplicated descriptor shares the lock (flock(2)) and stays open when the stream is closed.
         self._held.add(os.dup(stream.fileno()))
 
-    def _lease(self, cached: Cached, stream: IO[bytes]) -> bool:
-        """Take a lease, which shows later whether a process opened the blob for writing; return whether that worked."""
-        if cached.layer.digest in self._leases:
-            return True
-        descriptor = os.dup(stream.fileno())
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # the default, SIGIO, would kill this process
-        except OSError:
-            os.close(descriptor)
-            return False
-        self._leases[cached.layer.digest] = descriptor
-        return True
-
-    def _end_lease(self, cached: Cached) -> bool:
-        """End the lease and return whether no process has opened the blob for writing since it was taken."""
-        descriptor = self._leases.pop(cached.layer.digest, None)
-        if descriptor is None:
-            return False
-        try:
-            return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
-        finally:
-            os.close(descriptor)
-
     def _write_note(self, key: str, layer: LayerDigest, stamp: Mapping[str, int | str]) -> None:
         """Write a key's note. It is not synced to the disk: a power failure may damage it, which its checksum shows."""
         with store.fresh_file(self._new, mode=0o600) as (temporary, stream):
@@ -259,11 +194,6 @@ def _is_used(path: Path, layer: LayerDigest) -> bool:
     except (OSError, UnusableError):
         return False
     return True
-
-
-def _close(leases: Mapping[str, int]) -> None:
-    for descriptor in leases.values():
-        os.close(descriptor)
 
 
 def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envkit.ground import foreign, platforms
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, UsageError
@@ -28,9 +27,6 @@ from envkit.image.document import (
 )
 from envkit.image.name import InLayout
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 VERSION_FILE = "oci-layout"
 VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 DEFAULT_NAME = "latest"
@@ -40,21 +36,13 @@ _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
 
 
-def link(layer: spec.Layer, target: Path) -> None:
-    """Hard-link a layer's file to a path; copy it if that is not possible."""
-    _link(blob_of(layer), target)
-
-
-def write_layout(
-    image: spec.Image, folder: Path, name: str | None = None, *, place: Callable[[spec.Layer, Path], None] = link
-) -> None:
+def write_layout(image: spec.Image, folder: Path, name: str | None = None) -> None:
     """Write `image` as the only image of a layout. A run that is killed leaves the old layout or the new one.
 
     Args:
         image: every layer has its blob.
         folder: the folder of the layout.
         name: the image's name for tools (`oci:DIR:NAME`), by default `latest`.
-        place: puts a layer's blob at a path; by default as a hard link.
 
     Raises:
         UsageError: `folder` contains something else, or several images.
@@ -69,7 +57,7 @@ def write_layout(
         sweep(target.parent.glob(f".{target.name}.*.tmp"))
         # 0o777 less the umask, as for any folder of the user: the stage becomes the layout.
         with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o777) as stage:
-            _fill(stage, image, name or DEFAULT_NAME, place)
+            _fill(stage, image, name or DEFAULT_NAME)
             # Before the rename: after a power failure, the name must not lead to a folder with missing entries.
             sync_folder(stage)
             _put(stage, target)
@@ -161,12 +149,12 @@ def _check_target(target: Path) -> None:
         raise UsageError(f"{target} has {images} images, which would be overwritten", hint=hint)
 
 
-def _fill(stage: Path, image: spec.Image, name: str, place_blob: Callable[[spec.Layer, Path], None]) -> None:
+def _fill(stage: Path, image: spec.Image, name: str) -> None:
     blobs = stage / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     # Layers with equal bytes have the same blob, which can be written only once.
     for layer in {image_layer.digest: image_layer for image_layer in image.layers}.values():
-        place_blob(layer, blobs / layer.digest.partition(":")[2])
+        _link(blob_of(layer), blobs / layer.digest.partition(":")[2])
     for data in (image.config, image.manifest):
         _write(blobs / spec.sha256(data).partition(":")[2], data)
     _write(stage / VERSION_FILE, VERSION)
@@ -174,6 +162,7 @@ def _fill(stage: Path, image: spec.Image, name: str, place_blob: Callable[[spec.
 
 
 def _link(source: Path, target: Path) -> None:
+    """Hard-link a file to a path; copy it if that is not possible."""
     try:
         target.hardlink_to(source)
     except OSError as error:

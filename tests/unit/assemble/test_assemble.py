@@ -17,13 +17,11 @@ from envkit.engines.log import BuildLog
 from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
-from envkit.image.layout import write_layout
 from envkit.lock.model import Lock, LockedBase, Wheel
 from envkit.lock.places import Places
 from envkit.lock.store import digest_of
 from envkit.plan.model import BuildPlan
 from envkit.registry.transport import Transport
-from tests.support.file_images import read_folder
 from tests.support.heard import Heard
 from tests.support.locks import lock_for
 from tests.support.plans import shipped_plan
@@ -161,17 +159,6 @@ def test_a_deadline_that_is_over_ends_it(tmp_path: Path) -> None:
     with pytest.raises(TimeLimitError):
         _made(tmp_path, "one", deadline=0.0)
     assert not list((tmp_path / "one" / "layers" / "new").iterdir())
-
-
-def test_a_delivered_image_keeps_the_cache_trusted(tmp_path: Path) -> None:
-    made = _made(tmp_path, "one")
-    for _ in range(2):
-        write_layout(made.image, tmp_path / "out", place=made.place)
-        made.settle()
-    assert read_folder(tmp_path / "out").digest == made.image.digest
-    for key, cached in made.kept.values():
-        note = json.loads((tmp_path / "one" / "layers" / "layers" / f"{key}.json").read_bytes())
-        assert note["stamp"]["ctime"] == cached.path.stat().st_ctime_ns
 
 
 def test_layers_are_shared_out() -> None:

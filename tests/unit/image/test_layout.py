@@ -87,16 +87,17 @@ def test_a_failure_leaves_the_older_layout(store: Path, out: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
-def test_a_full_disk_leaves_the_older_layout(store: Path, out: Path) -> None:
+def test_a_full_disk_leaves_the_older_layout(store: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_layout(image_of(store, b"old"), out)
     before = tree(out)
 
-    def place(_: spec.Layer, target: Path) -> None:
+    def link(target: Path, _: Path) -> None:
         with target.open("xb"), Path("/dev/full").open("wb", buffering=0) as full:
             full.write(b"x")
 
+    monkeypatch.setattr(Path, "hardlink_to", link)
     with pytest.raises(EnvironmentProblem) as caught:
-        write_layout(image_of(store, b"new"), out, place=place)
+        write_layout(image_of(store, b"new"), out)
     assert caught.value.message.startswith(f"disk full on {out} (")
     assert tree(out) == before
     assert [path.name for path in out.parent.iterdir()] == ["out"]
