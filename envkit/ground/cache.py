@@ -141,11 +141,10 @@ NOTES = Kind(row=LEFTOVERS, folder="layers/layers", locked_by=LockedBy.ENTRY, ca
 """Which layer has a key."""
 LAYERS = Kind(row="layers", folder="layers/blobs", locked_by=LockedBy.FOLDER, notes=NOTES, carried=_NAMED)
 """Layers made from packages, by digest; see `envkit.engines.layer_cache`."""
-UNPACKED = Kind(
-    row="unpacked", folder="layers", locked_by=LockedBy.ENTRY, names=_HEX, hides=True, note="note.json"
-)  # fmt: skip
+UNPACKED = Kind(row="unpacked", folder="layers", locked_by=LockedBy.ENTRY, names=_HEX, hides=True, note="note.json")
 """Unpacked layers, by diff ID."""
 UNFINISHED_LAYERS = Kind(row=LEFTOVERS, folder="layers/new", locked_by=LockedBy.ENTRY)
+"""Layers while they are written, and the locks of those who make them."""
 STAGING = Kind(row=LEFTOVERS, folder="conda/staging", locked_by=LockedBy.ENTRY)
 """Conda packages while they are installed."""
 RUNS = Kind(row=LEFTOVERS, folder="runs", locked_by=LockedBy.ENTRY)
@@ -160,8 +159,9 @@ DOWNLOADS = Kind(row="downloads", folder="downloads", locked_by=LockedBy.BUILDS,
 BASES = Kind(row="bases", folder="blobs", locked_by=LockedBy.BUILDS, carried=_NAMED)
 """Documents and layers from registries, by SHA-256."""
 CONDA_LISTINGS = Kind(row="listings", folder="conda/listings", locked_by=LockedBy.BUILDS)
+"""Lists of the files in conda packages, by SHA-256."""
 LISTINGS = Kind(row="listings", folder="listings", locked_by=LockedBy.BUILDS)
-"""Lists of the files in wheels."""
+"""Lists of the files in wheels, by the key of their layer."""
 PACKED = Kind(row="listings", folder="packed", locked_by=LockedBy.BUILDS)
 """Digests of an engine's layers after compression, from earlier pushes."""
 EVIDENCE = Kind(row="listings", folder="evidence", locked_by=LockedBy.BUILDS)
