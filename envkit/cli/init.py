@@ -127,10 +127,10 @@ def _write_schema(folder: Path) -> None:
     import json
 
     from envkit.ground import foreign
-    from envkit.plan.shape import schema
+    from envkit.plan.definition import json_schema
     from envkit.project.definition import SCHEMA_FILE
 
-    data = json.dumps(schema(), indent=1).encode() + b"\n"
+    data = json.dumps(json_schema(), indent=1).encode() + b"\n"
     foreign.write(folder / SCHEMA_FILE, data, root=folder, is_ours=_is_schema)
 
 

@@ -44,7 +44,7 @@ def _shipped(package: str, file: str) -> Callable[[], dict[str, Any]]:
 
 # name -> (the files that it describes, a function that returns the schema)
 SCHEMAS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
-    "image": ("image definitions", _made("envkit.plan.shape", "schema")),
+    "image": ("image definitions", _made("envkit.plan.definition", "json_schema")),
     "matrix": ("matrix files", _made("envkit.fleet.matrix", "json_schema")),
     "lock": ("locks", _made("envkit.lock.reading", "json_schema")),
     "settings": ("envkit.toml and [tool.envkit]", _made("envkit.ground.settings", "json_schema")),

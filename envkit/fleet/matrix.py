@@ -7,57 +7,24 @@ fields to combinations, or further combinations.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from envkit.ground import schemas, strictyaml
-from envkit.ground.errors import UsageError, shown
+from envkit.ground import records, schemas, strictyaml
+from envkit.ground.errors import Faults, UsageError
 from envkit.ground.platforms import PLATFORMS
-from envkit.ground.text import similar
+from envkit.ground.records import Doc, Each, Location, choice, near, quoted, text, words
 from envkit.ground.versions import parse_constraint
 from envkit.plan.definition import FLAVORS, check_template
-from envkit.plan.fields import Fields
 from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.matrix/1"
 MOST = 1000
 """Combinations of one matrix; CI systems stop at 256."""
+_HINT = "`envkit help fleet` lists every key and its meaning"
 
-KEYS = {
-    "schema": f"always {SCHEMA}",
-    "image": "the definition that all combinations start from: a shipped image, or a file relative to this one",
-    "images": "several definitions; each is combined with every combination of the axes",
-    "axes": "fields, each with a list of values",
-    "include": "further fields for matching combinations, or further combinations",
-    "exclude": "combinations to leave out; omitted fields match any value",
-}
-# Fields allowed under `axes` and `include`, with their meaning; docs/fleet.md shows this table.
-VERSIONS = ("torch", "cuda", "cudnn", "python")
-LISTS = ("gpu", "features", "companions", "conda", "pip", "apt", "rpm")
-AXES = {
-    "torch": "version, prefix or specifier",
-    "cuda": "CUDA runtime version",
-    "cudnn": "cuDNN version",
-    "python": "Python version",
-    "driver": "NVIDIA driver version of the machines that will run the image",
-    "gpu": "a GPU, or a list of them",
-    "os": "operating system id, such as debian12",
-    "platform": " or ".join(PLATFORMS),
-    "source": ", ".join(SOURCES),
-    "cpu": "true for an image without CUDA",
-    "template": "miniconda, wheels, or one of your own",
-    "base": "base image, or bootstrap:debian/bookworm",
-    "flavor": " or ".join(FLAVORS),
-    "features": "a list of predefined additions",
-    "companions": "a list of packages installed with torch",
-    "conda": "a list of additional conda packages",
-    "pip": "a list of additional packages from the Python index",
-    "apt": "a list of additional system packages on Debian and Ubuntu",
-    "rpm": "a list of additional system packages on Rocky Linux, UBI and CentOS",
-}
-_CHOICES: Mapping[str, tuple[str, ...]] = {"platform": PLATFORMS, "source": SOURCES, "flavor": FLAVORS}
 _IMAGE = "image"
 Value = str | bool | tuple[str, ...] | None
 """None = the field is not set in this combination."""
@@ -66,15 +33,76 @@ Row = tuple[tuple[str, Value], ...]
 """One combination: field and value, in the order of the file."""
 
 
+class Axes:
+    """The fields that are allowed under `axes` and `include`; docs/fleet.md shows them."""
+
+    # torch may have a local version (2.7.1+cu126), and CUDA may be written as in an index (cu126).
+    torch: Annotated[Value, _version(lambda value: value.partition("+")[0]), Doc("version, prefix or specifier")]
+    cuda: Annotated[Value, _version(lambda value: value.removeprefix("cu")), Doc("CUDA runtime version")]
+    cudnn: Annotated[Value, _version(lambda value: value.removeprefix("cu")), Doc("cuDNN version")]
+    python: Annotated[Value, _version(lambda value: value.removeprefix("cu")), Doc("Python version")]
+    driver: Annotated[Value, _cell(), Doc("NVIDIA driver version of the machines that will run the image")]
+    gpu: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a GPU, or a list of them")]
+    os: Annotated[Value, _cell(), Doc("operating system id, such as debian12")]
+    platform: Annotated[Value, _one_of(*PLATFORMS), Doc(" or ".join(PLATFORMS))]
+    source: Annotated[Value, _one_of(*SOURCES), Doc(", ".join(SOURCES))]
+    cpu: Annotated[Value, Each(_cpu, {"type": ["boolean", "null"]}), Doc("true for an image without CUDA")]
+    template: Annotated[Value, _cell(_template), Doc("miniconda, wheels, or one of your own")]
+    base: Annotated[Value, _cell(), Doc("base image, or bootstrap:debian/bookworm")]
+    flavor: Annotated[Value, _one_of(*FLAVORS), Doc(" or ".join(FLAVORS))]
+    features: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a list of predefined additions")]
+    companions: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a list of packages installed with torch")]
+    conda: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a list of additional conda packages")]
+    pip: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a list of additional packages from the Python index")]
+    apt: Annotated[
+        Value, _cell(schema=_LIST, several=True), Doc("a list of additional system packages on Debian and Ubuntu")
+    ]
+    rpm: Annotated[
+        Value,
+        _cell(schema=_LIST, several=True),
+        Doc("a list of additional system packages on Rocky Linux, UBI and CentOS"),
+    ]
+
+
+class Combination(Axes):
+    """The fields of a combination."""
+
+    image: Annotated[Value, _cell(schema=schemas.TEXT)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
     """The contents of a matrix file; values are checked and stay as written."""
 
     where: str  # the file's path, for errors
-    images: tuple[str, ...]  # names of shipped images, or paths
-    axes: tuple[tuple[str, tuple[Value, ...]], ...] = ()
-    include: tuple[Row, ...] = ()
-    exclude: tuple[Row, ...] = ()
+    schema: ClassVar[
+        Annotated[str, choice(SCHEMA), Doc(f"always {SCHEMA}", missing=f"missing; write `schema: {SCHEMA}`")]
+    ]
+    image: ClassVar[
+        Annotated[
+            str,
+            text(_image),
+            Doc("the definition that all combinations start from: a shipped image, or a file relative to this one"),
+        ]
+    ]
+    images: Annotated[  # names of shipped images, or paths
+        tuple[str, ...],
+        words(_image, least=1),
+        Doc("several definitions; each is combined with every combination of the axes"),
+    ]
+    axes: Annotated[
+        tuple[tuple[str, tuple[Value, ...]], ...],
+        Each(_axes, _axes_schema()),
+        Doc("fields, each with a list of values"),
+    ] = ()
+    include: Annotated[
+        tuple[Row, ...],
+        Each(_rows, _rows_schema()),
+        Doc("further fields for matching combinations, or further combinations"),
+    ] = ()
+    exclude: Annotated[
+        tuple[Row, ...], Each(_rows, _rows_schema()), Doc("combinations to leave out; omitted fields match any value")
+    ] = ()
 
 
 def read_matrix(path: Path) -> Matrix:
@@ -92,72 +120,42 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Matrix:
     Raises:
         UsageError: as `read_matrix`.
     """
-    faults: list[str] = []
+    faults = Faults()
     tree = strictyaml.read(text, where)
-    top = Fields(tree, where, KEYS, faults)
+    at = Location(where, faults)
+    top = records.opened(tree, records.fields(Matrix), at)
     if not isinstance(tree, dict):
-        raise _refused(faults)
-    if top.choice("schema", (SCHEMA,)) is None and "schema" not in top:
-        faults.append(f"{where}: schema: missing; write `schema: {SCHEMA}`")
+        faults.refuse(_HINT)
+    records.value(top, Matrix, at, "schema")
     if "image" in top and "images" in top:
-        faults.append(f"{where}: image and images: give one of them")
-    image, several = top.text("image", _image), top.words("images", _image)
-    images = several if several is not None else (image or "default",)
-    if not images:
-        faults.append(f"{where}: images: the list is empty")
-    axes = _axes(top, tree.get("axes", {}), faults)
-    known: dict[str, Sequence[Value]] = {**dict(axes), _IMAGE: images}
-    include = _rows(top, tree, "include", (*AXES, _IMAGE), faults)
-    exclude = _rows(top, tree, "exclude", (*known,), faults)
-    faults += _useless(top, exclude, known)
+        faults.add(where, "image and images: give one of them")
+    image, several, axes, include = (
+        records.value(top, Matrix, at, key) for key in ("image", "images", "axes", "include")
+    )
+    images: tuple[str, ...] = several if several is not None else (image or "default",)
+    known: dict[str, Sequence[Value]] = {**dict(axes or ()), _IMAGE: images}
+    exclude = _rows(top.get("exclude", []), at, at.at("exclude"), known)
+    _refuse_useless(exclude, known, at)
     # Counted before the axes are multiplied out, which could exhaust the memory.
     count = len(images)
-    for _, values in axes:
+    for _, values in axes or ():
         count *= len(values)
-    if count + len(include) > MOST:
-        faults.append(f"{where}: {count + len(include)} combinations; the limit is {MOST}")
-    if faults:
-        raise _refused(faults)
+    if count + len(include or ()) > MOST:
+        faults.add(where, f"{count + len(include or ())} combinations; the limit is {MOST}")
+    faults.refuse(_HINT)
     return Matrix(
         where=where,
         images=tuple(_placed(name, folder) for name in images),
-        axes=axes,
-        include=tuple(_with_place(row, folder) for row in include),
+        axes=axes or (),
+        include=tuple(_with_place(row, folder) for row in include or ()),
         exclude=tuple(_with_place(row, folder) for row in exclude),
     )
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of matrix files."""
-    values = {name: _value_schema(name) for name in AXES}
-    texts = schemas.listed(schemas.TEXT, unique=True)
-    row = schemas.closed({**values, _IMAGE: schemas.TEXT}) | {"minProperties": 1}
-    lists = {
-        name: schemas.described(schemas.listed(value, unique=True) | {"minItems": 1}, AXES[name])
-        for name, value in values.items()
-    }
-    forms: dict[str, Any] = {
-        "schema": {"const": SCHEMA},
-        "image": schemas.TEXT,
-        "images": texts | {"minItems": 1},
-        "axes": schemas.closed(lists),
-        "include": schemas.listed(row),
-        "exclude": schemas.listed(row),
-    }
-    body = schemas.closed({key: schemas.described(forms[key], KEYS[key]) for key in KEYS}, ("schema",))
     both = {"not": {"required": ["image", "images"]}}
-    return schemas.document(SCHEMA, "A matrix file of envkit", {**body, **both})
-
-
-def _value_schema(name: str) -> dict[str, Any]:
-    """Return the schema of one value of a field; null = the field is not set."""
-    if name == "cpu":
-        return {"type": ["boolean", "null"]}
-    if name in _CHOICES:
-        return {"enum": [*_CHOICES[name], None]}
-    # An editor reads an unquoted 2.7 as a number; strictyaml reads it as text.
-    text = {"type": ["string", "number", "null"]}
-    return {"anyOf": [text, schemas.listed(schemas.TEXT) | {"minItems": 1}]} if name in LISTS else text
+    return schemas.document(SCHEMA, "A matrix file of envkit", {**records.schema(Matrix, ("schema",)), **both})
 
 
 def rows_of(matrix: Matrix) -> tuple[Row, ...]:
@@ -196,90 +194,140 @@ def _matches(combination: Mapping[str, Value], row: Mapping[str, Value]) -> bool
     return all(key in combination and combination[key] == value for key, value in row.items())
 
 
-def _axes(top: Fields, tree: Any, faults: list[str]) -> tuple[tuple[str, tuple[Value, ...]], ...]:
-    where = top.at("axes")
+def _axes(tree: Any, at: Location, path: str) -> tuple[tuple[str, tuple[Value, ...]], ...]:
     if not isinstance(tree, Mapping):
-        faults.append(f"{where}: is not a mapping of fields to lists of values")
+        at.faults.add(path, "is not a mapping of fields to lists of values")
         return ()
     axes = []
-    under = Fields(tree, where, AXES, faults, joint=".")
-    for name, values in tree.items():
-        if name not in AXES:
+    described = records.fields(Axes)
+    under = at.under(path)
+    for name, values in records.opened(tree, described, under).items():
+        if name not in described:
             continue
-        location = under.at(name)
         if not isinstance(values, list) or not values:
-            faults.append(f"{location}: is not a list of values; write {name}: [{_example(values)}]")
+            example = values if isinstance(values, str) and values else "..."
+            under.add(name, f"is not a list of values; write {name}: [{example}]")
             continue
-        read = tuple(_value(name, value, f"{location}[{at}]", faults) for at, value in enumerate(values))
-        faults += [
-            f"{location}[{at}]: {_shown(value)} is listed twice" for at, value in enumerate(read) if value in read[:at]
-        ]
+        form = described[name].form
+        read = tuple(form.read(value, under, f"{name}[{number}]") for number, value in enumerate(values))
+        for number, value in enumerate(read):
+            if value in read[:number]:
+                under.add(f"{name}[{number}]", f"{_shown(value)} is listed twice")
         axes.append((name, read))
     return tuple(axes)
 
 
-def _rows(top: Fields, tree: Mapping[str, Any], key: str, known: Collection[str], faults: list[str]) -> tuple[Row, ...]:
-    rows = tree.get(key, [])
-    if not isinstance(rows, list):
-        faults.append(f"{top.at(key)}: is not a list of combinations")
+def _axes_schema() -> dict[str, Any]:
+    lists = {
+        name: schemas.described(schemas.listed(field.form.schema, unique=True) | {"minItems": 1}, field.doc.text)
+        for name, field in records.fields(Axes).items()
+    }
+    return schemas.closed(lists)
+
+
+def _rows(tree: Any, at: Location, path: str, known: Collection[str] | None = None) -> tuple[Row, ...]:
+    """Read combinations of the known fields; without `known`, of all."""
+    if not isinstance(tree, list):
+        at.faults.add(path, "is not a list of combinations")
         return ()
+    described = records.fields(Combination)
+    allowed = described if known is None else known
     combinations = []
-    for at, row in enumerate(rows):
-        location = f"{top.at(key)}[{at}]"
-        under = Fields(row, location, known, faults, joint=".")
+    for number, row in enumerate(tree):
+        under = at.under(f"{path}[{number}]")
+        opened = records.opened(row, allowed, under)
         if not isinstance(row, Mapping):
             continue
         if not row:
-            faults.append(f"{location}: the combination is empty")
+            at.faults.add(under.path, "the combination is empty")
         combinations.append(
-            tuple((name, _value(name, value, under.at(name), faults)) for name, value in row.items() if name in known)
+            tuple(
+                (name, described[name].form.read(value, under, name))
+                for name, value in opened.items()
+                if name in allowed
+            )
         )
     return tuple(combinations)
 
 
-def _value(name: str, value: Any, location: str, faults: list[str]) -> Value:
-    """Return a value in normalized form; errors are appended to `faults`."""
-    if value is None or (name == "cpu" and isinstance(value, bool)):
-        return value or None  # `cpu: false` is the default, so it is the same as no value
-    if name == "cpu":
-        faults.append(f"{location}: {_shown(value)} is not true or false")
-        return None
-    if name in LISTS and isinstance(value, list) and value and all(isinstance(text, str) for text in value):
-        return tuple(value)
-    if not isinstance(value, str):
-        faults.append(f"{location}: {_shown(value)} is not text" + ("; quote it" if isinstance(value, bool) else ""))
-        return None
-    why = _why_not(name, value, location)
-    if why:
-        faults.append(why)
-    return (value,) if name in LISTS else value
+def _rows_schema() -> dict[str, Any]:
+    forms = {name: field.form.schema for name, field in records.fields(Combination).items()}
+    return schemas.listed(schemas.closed(forms) | {"minProperties": 1})
 
 
-def _why_not(name: str, value: str, location: str) -> str | None:
-    if not value.strip():
-        return f"{location}: the text is empty"
-    if name in VERSIONS:
+# An editor reads an unquoted 2.7 as a number; strictyaml reads it as text. Null = the field is not set.
+_TEXT = {"type": ["string", "number", "null"]}
+_LIST = {"anyOf": [_TEXT, schemas.listed(schemas.TEXT) | {"minItems": 1}]}
+
+
+def _cell(
+    check: Callable[[str, str], str | None] = lambda value, path: None,  # noqa: ARG005
+    schema: Mapping[str, Any] = _TEXT,
+    *,
+    several: bool = False,
+) -> Each:
+    """Return the form of a value of a field.
+
+    Args:
+        check: returns the error of a text at a path, None if it is fine.
+        schema: the JSON Schema of the value.
+        several: the field has a list, for which one text may stand.
+    """
+
+    def reads(value: Any, at: Location, path: str) -> Value:
+        if value is None:
+            return None
+        if several and isinstance(value, list) and value and all(isinstance(text, str) for text in value):
+            return tuple(value)
+        if not isinstance(value, str):
+            at.faults.add(path, f"{quoted(value)} is not text{'; quote it' if isinstance(value, bool) else ''}")
+            return None
+        why = check(value, path) if value.strip() else f"{path}: the text is empty"
+        if why:
+            at.faults.say(why)
+        return (value,) if several else value
+
+    return Each(reads, schema)
+
+
+def _version(bare: Callable[[str], str]) -> Each:
+    def check(value: str, path: str) -> str | None:
         try:
-            # torch may have a local version (2.7.1+cu126), and CUDA may be written as in an index (cu126).
-            parse_constraint(value.partition("+")[0] if name == "torch" else value.removeprefix("cu"), location)
+            parse_constraint(bare(value), path)
         except UsageError as error:
             return error.message
-    choices = _CHOICES.get(name)
-    if choices is not None and value not in choices:
-        return f"{location}: {value!r:.80} is not one of {', '.join(choices)}; {_near(value, choices)}"
-    why = check_template(value) if name == "template" else None
-    return f"{location}: {value!r:.80} {why}" if why else None
+        return None
+
+    return _cell(check)
 
 
-def _useless(top: Fields, exclude: Sequence[Row], known: Mapping[str, Sequence[Value]]) -> list[str]:
-    """Return an error for each entry of `exclude` that cannot match any combination."""
-    return [
-        f"{top.at('exclude')}[{at}].{name}: {_shown(value)} is not a value of {name}, "
-        f"which lists {', '.join(_shown(choice) for choice in known[name])}"
-        for at, row in enumerate(exclude)
-        for name, value in row
-        if value not in known.get(name, ())
-    ]
+def _one_of(*allowed: str) -> Each:
+    def check(value: str, path: str) -> str | None:
+        why = f"{path}: {value!r:.80} is not one of {', '.join(allowed)}; {near(value, allowed, 0.4)}"
+        return None if value in allowed else why
+
+    return _cell(check, {"enum": [*allowed, None]})
+
+
+def _template(value: str, path: str) -> str | None:
+    why = check_template(value)
+    return f"{path}: {value!r:.80} {why}" if why else None
+
+
+def _cpu(value: Any, at: Location, path: str) -> Value:
+    if value is not None and not isinstance(value, bool):
+        at.faults.add(path, f"{_shown(value)} is not true or false")
+        return None
+    return value or None  # `cpu: false` is the default, so it is the same as no value
+
+
+def _refuse_useless(exclude: Sequence[Row], known: Mapping[str, Sequence[Value]], at: Location) -> None:
+    """Add an error for each entry of `exclude` that cannot match any combination."""
+    for number, row in enumerate(exclude):
+        for name, value in row:
+            if value not in known.get(name, ()):
+                listed = ", ".join(_shown(choice) for choice in known[name])
+                at.add(f"exclude[{number}].{name}", f"{_shown(value)} is not a value of {name}, which lists {listed}")
 
 
 def _image(value: str) -> str | None:
@@ -299,24 +347,7 @@ def _with_place(row: Row, folder: Path) -> Row:
     )
 
 
-def _near(value: str, known: Collection[str]) -> str:
-    close = similar(value, known, cutoff=0.4)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-
-
-def _example(value: Any) -> str:
-    return value if isinstance(value, str) and value else "..."
-
-
-def _shown(value: Any) -> str:
+def _shown(value: Value) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(value) + "]"
-    if value is None:
-        return "nothing (null)"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value[:80]) if isinstance(value, str) else f"a {'mapping' if isinstance(value, Mapping) else 'list'}"
-
-
-def _refused(faults: Sequence[str]) -> UsageError:
-    return UsageError(faults[0], details=shown(faults[1:]), hint="`envkit help fleet` lists every key and its meaning")
+    return repr(value[:80]) if isinstance(value, str) else quoted(value)

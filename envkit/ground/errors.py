@@ -160,12 +160,16 @@ class Faults:
         """Add an error at a path."""
         self._faults.append((f"{path}: {why}", None, path))
 
+    def note(self, error: EnvkitError) -> None:
+        """Add an error that has its own hint."""
+        self._faults.append((error.message, error.hint, ""))
+
     def take(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Return the result of `read`, or None after adding its error."""
         try:
             return read(*args, **kwargs)
         except UsageError as error:
-            self._faults.append((error.message, error.hint, ""))
+            self.note(error)
             return None
 
     def refuse(self, hint: str | None = None, *, hashes: str | None = None, most: int = MAX_FAULTS) -> None:

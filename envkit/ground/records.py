@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
     return value.to_json() if isinstance(value, Row) else value
 
 
-def near(word: str, known: Collection[str], *, cutoff: float = 0.5) -> str:
+def near(word: str, known: Collection[str], cutoff: float = 0.5) -> str:
     """Return the suggestion for a word that is none of the known ones."""
     close = similar(word, known, cutoff=cutoff)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
@@ -64,6 +64,7 @@ class Wording:
     """How the errors of one format are worded. The default is that of YAML files, in which keys may be left out."""
 
     missing: str | None = None  # of a key that is not there; None: keys may be left out
+    suggestions = MAX_FAULTS  # for the unknown keys of one mapping; each is compared with every known key
 
     def unknown(self, key: str, known: Collection[str]) -> str:
         """Return the error of an unknown key; `known` is empty if enough suggestions were made."""
@@ -170,12 +171,22 @@ class Each(Form):
 class Doc:
     """What a field means, and what its key is if that is not its name."""
 
-    __slots__ = ("key", "optional", "text")
+    __slots__ = ("after", "key", "missing", "optional", "text")
 
-    def __init__(self, text: str | None = None, *, key: str | None = None, optional: bool = False) -> None:
+    def __init__(
+        self,
+        text: str | None = None,
+        *,
+        key: str | None = None,
+        optional: bool = False,
+        missing: str | None = None,
+        after: str | None = None,
+    ) -> None:
         self.text = text
         self.key = key
         self.optional = optional  # the key may be left out where all others are required
+        self.missing = missing  # the error if it is left out where keys may be
+        self.after = after  # the key that is read before this one, if the documentation has another order
 
 
 class Field(NamedTuple):
@@ -188,7 +199,10 @@ class Field(NamedTuple):
 
 @cache
 def fields(kind: Any) -> Mapping[str, Field]:
-    """Return the description of every key of a row, in order. That of a class variable is no field of the value."""
+    """Return the description of every key of a row, in the order of the documentation.
+
+    That of a class variable is no field of the value.
+    """
     described: dict[str, Field] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         kept = get_args(hint)[0] if get_origin(hint) is ClassVar else hint
@@ -224,25 +238,63 @@ def _rows(kind: type[Any], value: Any, at: Location, path: str) -> tuple[Any, ..
     return tuple(row for row in found if row is not None)
 
 
+def opened(tree: Any, known: Collection[str], at: Location) -> Mapping[str, Any]:
+    """Return a mapping after adding the errors of its unknown keys; an empty one for a value that is no mapping."""
+    is_file = at.joint == ": "
+    if tree is None and is_file:
+        at.faults.say(f"{at.path} is empty")
+        return {}
+    if not isinstance(tree, Mapping):
+        # The text of a file that is no such document is not shown: a link may lead to any file of the user.
+        hidden = is_file and isinstance(tree, str)
+        at.faults.add(at.path, "a text is not a mapping" if hidden else at.wording.mapping(tree))
+        return {}
+    for number, key in enumerate([key for key in tree if key not in known]):
+        at.faults.add(at.at(key), at.wording.unknown(key, known if number < at.wording.suggestions else ()))
+    return tree
+
+
+def value(tree: Mapping[str, Any], kind: Any, at: Location, key: str) -> Any:
+    """Return the value of one key of an opened mapping, None if it is absent or refused, after adding its errors."""
+    described = fields(kind)[key]
+    missing = described.doc.missing or at.wording.missing
+    # Where keys are required, a mapping or list that is null is missing.
+    lacks = key not in tree or (
+        at.wording.missing is not None and tree[key] is None and not isinstance(described.form, Check)
+    )
+    if not lacks:
+        return described.form.read(tree[key], at, key)
+    if missing is not None and (key in tree or not described.doc.optional):
+        at.faults.add(at.at(key), missing)
+    return None
+
+
 def values(tree: Any, kind: Any, at: Location) -> dict[str, Any]:
     """Return the values of a mapping by the names of its fields, after adding its errors; None is a refused value."""
+    whole = opened(tree, fields(kind), at)
     if not isinstance(tree, Mapping):
-        at.faults.add(at.path, at.wording.mapping(tree))
         return {}
     described = fields(kind)
-    unknown = [key for key in tree if key not in described]
-    for number, key in enumerate(unknown):
-        # A suggestion compares the key with every known one, and only MAX_FAULTS errors are shown.
-        at.faults.add(at.at(key), at.wording.unknown(key, described if number < MAX_FAULTS else ()))
-    found = {}
-    missing = at.wording.missing
+    return {
+        described[key].name: found
+        for key in _reading_order(kind)
+        if (found := value(whole, kind, at, key)) is not None or key in whole
+    }
+
+
+@cache
+def _reading_order(kind: Any) -> tuple[str, ...]:
+    order = list(described := fields(kind))
     for key, field in described.items():
-        # Where keys are required, a mapping or list that is null is missing.
-        if key in tree and (missing is None or tree[key] is not None or isinstance(field.form, Check)):
-            found[field.name] = field.form.read(tree[key], at, key)
-        elif missing is not None and (key in tree or not field.doc.optional):
-            at.faults.add(at.at(key), missing)
-    return found
+        if field.doc.after is not None:
+            order.remove(key)
+            order.insert(order.index(field.doc.after) + 1, key)
+    return tuple(order)
+
+
+def some(tree: Any, kind: Any, at: Location) -> dict[str, Any]:
+    """Return the values of a mapping of which no key is null, by the names of its fields, after adding its errors."""
+    return {name: found for name, found in values(tree, kind, at).items() if found is not None}
 
 
 def read(tree: Any, kind: type[T], at: Location) -> T | None:
@@ -263,3 +315,112 @@ def schema(kind: Any, required: Iterable[str] | None = None) -> dict[str, Any]:
 def constant(word: str) -> Check:
     """Return the form of a key that has always the same value, which is checked before."""
     return Check(lambda _: None, {"const": word})
+
+
+# The forms of YAML files, in which envkit.ground.strictyaml reads each scalar as text, true, false or null.
+
+
+def text(check: Callable[[str], str | None], form: Mapping[str, Any] = schemas.TEXT) -> Check:
+    """Return the form of a text; `check` returns why it is refused, None if it is fine."""
+
+    def why_not(value: Any) -> str | None:
+        why = check(value) if isinstance(value, str) else f"is not a string{_quote_it(value)}"
+        return f"{quoted(value)} {why}" if why else None
+
+    return Check(why_not, form)
+
+
+def _quote_it(value: Any) -> str:
+    return "; quote it" if isinstance(value, bool) else ""
+
+
+def choice(*allowed: str) -> Check:
+    """Return the form of one of a few words."""
+
+    def check(value: str) -> str | None:
+        return None if value in allowed else f"is not one of {', '.join(allowed)}; {near(value, allowed)}"
+
+    return text(check, {"const": allowed[0]} if len(allowed) == 1 else {"enum": list(allowed)})
+
+
+def flag() -> Check:
+    """Return the form of true or false."""
+    return Check(
+        lambda value: None if isinstance(value, bool) else f"{quoted(value)} is neither true nor false",
+        {"type": "boolean"},
+    )
+
+
+def number(low: int, high: int) -> Check:
+    """Return the form of a whole number between two bounds, both included; it may be quoted."""
+
+    def check(value: str) -> str | None:
+        whole = value.isascii() and value.isdigit() and len(value) < 10  # noqa: PLR2004 - keeps int() small
+        return None if whole and low <= int(value) <= high else f"is not a whole number from {low} to {high}"
+
+    form = {"type": ["integer", "string"], "minimum": low, "maximum": high, "pattern": "^[0-9]+$"}
+    return Check(text(check).why_not, form, int)
+
+
+def words(check: Callable[[str], str | None], form: Mapping[str, Any] = schemas.TEXT, *, least: int = 0) -> Each:
+    """Return the form of a list of at least so many different texts, each checked."""
+
+    def reads(value: Any, at: Location, path: str) -> tuple[str, ...] | None:
+        if not isinstance(value, list):
+            at.faults.add(path, at.wording.rows(value))
+            return None
+        found: dict[str, None] = {}  # in the order of the list
+        for index, item in enumerate(value):
+            why = "is not a string; quote it" if not isinstance(item, str) else check(item)
+            why = why or ("is listed twice" if item in found else None)
+            if why:
+                at.faults.add(f"{path}[{index}]", f"{quoted(item)} {why}")
+            else:
+                found[item] = None
+        if len(found) < least:
+            at.faults.add(path, "the list is empty")
+        return tuple(found)
+
+    return Each(reads, schemas.listed(form, unique=True) | ({"minItems": least} if least else {}))
+
+
+def choices(*allowed: str) -> Each:
+    """Return the form of a list of some of a few words."""
+    return words(
+        lambda value: None if value in allowed else f"is not one of {', '.join(allowed)}", {"enum": list(allowed)}
+    )
+
+
+def command(check: Callable[[tuple[str, ...]], str | None]) -> Check:
+    """Return the form of a list of words in order, checked as a whole; words may repeat."""
+
+    def why_not(value: Any) -> str | None:
+        whole = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        why = check(tuple(value)) if whole else "is not a list of strings"
+        return f"{quoted(value)} {why}" if why else None
+
+    return Check(why_not, schemas.listed(schemas.TEXT), tuple)
+
+
+def pairs(check: Callable[[str, str], str | None]) -> Each:
+    """Return the form of a mapping of names to texts, each pair checked."""
+
+    def reads(value: Any, at: Location, path: str) -> dict[str, str] | None:
+        if not isinstance(value, Mapping):
+            at.faults.add(path, f"{quoted(value)} is not a mapping of names to strings")
+            return None
+        found: dict[str, str] = {}
+        for name, item in value.items():
+            why = "is not a string; quote it" if not isinstance(item, str) else check(name, item)
+            if why:
+                at.faults.add(f"{path}.{_printable(name)}", why)
+            else:
+                found[name] = item
+        return found
+
+    return Each(reads, {"type": "object", "additionalProperties": dict(schemas.TEXT)})
+
+
+def part(kind: Any) -> Each:
+    """Return the form of a mapping of which every key may be left out; its value is that of `some`."""
+    return Each(lambda value, at, path: some(value, kind, at.under(path)), schema(kind, ()))

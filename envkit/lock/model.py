@@ -121,9 +121,9 @@ class Lock:
     as_of: Annotated[str | None, values.optional(values.moment)]  # RFC 3339; nothing newer was considered
     stated_seal: ClassVar[Annotated[str, values.digest, Doc(key="seal")]]
     schema: Annotated[str, constant(SCHEMA)] = SCHEMA
-    base: LockedBase
     # The input of the solvers; `envkit.lock.request` compares it.
-    request: Annotated[tuple[tuple[str, RequestValue], ...], values.request]
+    request: Annotated[tuple[tuple[str, RequestValue], ...], values.request, Doc(after="base")]
+    base: LockedBase
     conda: tuple[CondaPackage, ...]
     wheels: tuple[Wheel, ...]
     # Those of the wheels that were built from source, and the locks of the images in which they were built, which

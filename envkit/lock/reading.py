@@ -18,9 +18,6 @@ from envkit.lock.model import BUILT, SCHEMA, Lock, Wheel
 _NEWER = re.compile(r"envkit\.lock/([0-9]{1,9})")
 _HINT = "envkit lock writes a new one"
 
-# The order of the documentation, where the base comes after the request.
-_KEYS = ("plan", "platform", "python", "as_of", "seal", "schema", "request", "base", "conda", "wheels")
-
 
 class _Wording(Wording):
     """Every key is required, and nobody types the keys."""
@@ -54,10 +51,7 @@ _WORDING = _Wording()
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a lock. Only the reader checks what depends on several fields, such as the seal."""
-    whole = records.schema(Lock, _KEYS)
-    order = dict.fromkeys((*_KEYS, *whole["properties"]))
-    whole["properties"] = {key: whole["properties"][key] for key in order}
-    return schemas.document(SCHEMA, "A lock of envkit", whole)
+    return schemas.document(SCHEMA, "A lock of envkit", records.schema(Lock))
 
 
 def lock_from_json(tree: Any, where: str) -> Lock:

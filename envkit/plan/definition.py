@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from envkit.ground import foreign, paths, strictyaml
-from envkit.ground.errors import UsageError, shown
+from envkit.ground import foreign, paths, records, schemas, strictyaml
+from envkit.ground.errors import Faults, UsageError
 from envkit.ground.platforms import PLATFORMS, SPELLINGS, X86
+from envkit.ground.records import Doc, Each, Location, choice, choices, command, flag, pairs, part, text, words
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import similar
 from envkit.ground.versions import parse_constraint
 from envkit.plan import conda_specs, copying, features, names, source_spec
-from envkit.plan.fields import Fields
 from envkit.plan.listed import Listed, listed_in, with_listed
 from envkit.plan.model import Smoke
 from envkit.plan.requirements import Target
@@ -26,69 +26,11 @@ SCHEMA = "envkit.image/1"
 NUMPY = "numpy"
 COMPANIONS = (NUMPY, "torchvision", "torchaudio")
 FLAVORS = ("runtime", "devel")
-TIERS = ("quick", "standard", "deep")
 KINDS = ("miniconda", "wheels")
 # What people type in place of a definition: `torch=2.7`, `cuda==12.6`, and `12.6` alone.
 _PINNED = re.compile(r"(torch|cuda|cudnn|python|driver)={1,2}([\w.*]+)")
 _VERSION = re.compile(r"\d+(\.\d+)+")
-
-# Every key with its meaning, in the order in which people write them; docs/images.md shows this table.
-KEYS = {
-    "schema": f"always {SCHEMA}",
-    "title": "what the image is for, in one line",
-    "extends": "a shipped image or a file in this folder to inherit values from (one level)",
-    "request": "constraints for the resolver (see below)",
-    "template": "miniconda, wheels, or your own template named miniconda-NAME or wheels-NAME",
-    "flavor": "runtime (slim) or devel (CUDA toolkit and compilers)",
-    "companions": f"packages installed with torch: {', '.join(COMPANIONS)}; torchvision==0.21.* chooses its torch",
-    "features": f"predefined additions: {', '.join(features.NAMES)}",
-    "conda": "additional conda-forge packages (miniconda template)",
-    "pip": "additional packages from the Python index, wheels only",
-    "constraints": "versions of packages that other packages require: numpy<2 (see below)",
-    "allow_source": "packages that envkit may build from source in a sandbox (see docs/source.md)",
-    "find_links": "pages that link to more wheels, as pip's --find-links (see below)",
-    "indexes": "more package indexes, searched before the Python index (see below)",
-    "package_indexes": "packages that come from an index of their own: NAME: URL (see below)",
-    "requirements": "requirements files in this folder, read as if their lines were under pip (see below)",
-    "apt": "additional system packages on Debian and Ubuntu",
-    "rpm": "additional system packages on Rocky Linux, UBI and CentOS",
-    "env": "environment variables of the image",
-    "labels": "labels of the image",
-    "user": "numeric uid:gid the image runs as",
-    "workdir": "working folder",
-    "entrypoint": "command that always runs, after the init process and after the environment is activated",
-    "command": "default arguments, or the default command",
-    "copy": "list of {from, to}: files and folders to copy into the image (see below)",
-    "bytecode": "false to leave modules as sources, which starts Python more slowly (default: true)",
-    "ports": "ports that programs of the image listen on: 8888, 53/udp",
-    "volumes": "folders that are meant as mount points",
-    "smoke": "how the image is verified (see below)",
-}
-REQUEST_KEYS = {
-    "torch": "version, prefix or specifier",
-    "cuda": "CUDA runtime version",
-    "cudnn": "cuDNN version",
-    "python": "Python version",
-    "driver": "NVIDIA driver version of the machines that will run the image",
-    "gpus": "list of GPUs: A100, 'RTX 4090', sm_86",
-    "os": "operating system id, such as debian12",
-    "platform": " or ".join(PLATFORMS),
-    "source": ", ".join(SOURCES),
-    "cpu": "true for an image without CUDA",
-    "max_size": "largest download of torch and its requirements: 3GB",
-    "supported_only": "true for a Python before its end of life and a torch of the two newest minor versions",
-    "allow_forward_compat": "true to accept a CUDA that the driver runs only with a cuda-compat package in the image",
-}
-SMOKE_KEYS = {
-    "tier": f"which checks run: {', '.join(TIERS)}",
-    "shm_mb": "size of /dev/shm in MiB",
-    "num_workers": "workers of the data loader check",
-    "prefetch_factor": "batches that each worker prefetches",
-    "batch_mb": "size of one batch in MiB",
-    "pin_memory": "whether the loader pins its batches",
-    "compile": "torch.compile: required, optional or absent",
-}
-
+_HINT = "`envkit help images` lists every key and its meaning"
 
 _LISTS = (
     "features",
@@ -110,47 +52,119 @@ _MAPPINGS = ("request", "env", "labels", "package_indexes")
 NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
 """The values of flags if none is given."""
 
+Texts = tuple[str, ...]
+Pairs = tuple[tuple[str, str], ...]
 RequestValue = str | tuple[str, ...] | bool
 """The value of one constraint of a request, as it was written."""
 
 
+class Constraints:
+    """The keys of `request`: constraints for the resolver, by the field names of envkit.resolve.request."""
+
+    torch: Annotated[str, _VERSIONS, Doc("version, prefix or specifier")]
+    cuda: Annotated[str, _VERSIONS, Doc("CUDA runtime version")]
+    cudnn: Annotated[str, _VERSIONS, Doc("cuDNN version")]
+    python: Annotated[str, _VERSIONS, Doc("Python version")]
+    driver: Annotated[str, text(_driver), Doc("NVIDIA driver version of the machines that will run the image")]
+    gpu: Annotated[tuple[str, ...], words(names.text), Doc("list of GPUs: A100, 'RTX 4090', sm_86", key="gpus")]
+    os: Annotated[str, text(names.text), Doc("operating system id, such as debian12")]
+    platform: Annotated[str, choice(*PLATFORMS), Doc(" or ".join(PLATFORMS))]
+    source: Annotated[str, choice(*SOURCES), Doc(", ".join(SOURCES))]
+    cpu: Annotated[bool, flag(), Doc("true for an image without CUDA")]
+    max_size: Annotated[str, text(_size), Doc("largest download of torch and its requirements: 3GB")]
+    supported_only: Annotated[
+        bool, flag(), Doc("true for a Python before its end of life and a torch of the two newest minor versions")
+    ]
+    allow_forward_compat: Annotated[
+        bool, flag(), Doc("true to accept a CUDA that the driver runs only with a cuda-compat package in the image")
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One image as its author defined it; `KEYS` describes each field. Values are checked but kept as written."""
+    """One image as its author defined it. Values are checked but kept as written; docs/images.md shows the keys."""
 
     name: str  # the file's name without its suffix
     where: str  # the file's path, for errors
-    title: str
-    request: tuple[tuple[str, RequestValue], ...] = ()  # constraints, by the field names of envkit.resolve.request
-    template: str = "miniconda"
-    flavor: str = "runtime"
-    companions: tuple[str, ...] = ("numpy", "torchvision")
+    schema: ClassVar[
+        Annotated[str, choice(SCHEMA), Doc(f"always {SCHEMA}", missing=f"missing; write `schema: {SCHEMA}`")]
+    ]
+    title: Annotated[str, text(names.text), Doc("what the image is for, in one line")]
+    extends: ClassVar[
+        Annotated[
+            str, text(_parent), Doc("a shipped image or a file in this folder to inherit values from (one level)")
+        ]
+    ]
+    request: Annotated[
+        tuple[tuple[str, RequestValue], ...], part(Constraints), Doc("constraints for the resolver (see below)")
+    ] = ()
+    template: Annotated[
+        str, text(check_template), Doc("miniconda, wheels, or your own template named miniconda-NAME or wheels-NAME")
+    ] = "miniconda"
+    flavor: Annotated[str, choice(*FLAVORS), Doc("runtime (slim) or devel (CUDA toolkit and compilers)")] = "runtime"
+    companions: Annotated[
+        Texts,
+        words(_companion),
+        Doc(f"packages installed with torch: {', '.join(COMPANIONS)}; torchvision==0.21.* chooses its torch"),
+    ] = ("numpy", "torchvision")
     # Those that the file names, with the versions it gives: without one of them, the plan is refused.
-    asked_companions: tuple[tuple[str, str], ...] = ()
-    features: tuple[str, ...] = ()
-    conda: tuple[str, ...] = ()
-    pip: tuple[str, ...] = ()
-    constraints: tuple[str, ...] = ()
-    allow_source: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
-    indexes: tuple[str, ...] = ()
-    package_indexes: tuple[tuple[str, str], ...] = ()  # normalized name (PEP 503), URL
-    requirements: tuple[str, ...] = ()  # files, relative to `folder`
+    asked_companions: Pairs = ()
+    features: Annotated[Texts, choices(*features.NAMES), Doc(f"predefined additions: {', '.join(features.NAMES)}")] = ()
+    conda: Annotated[Texts, words(conda_specs.check), Doc("additional conda-forge packages (miniconda template)")] = ()
+    pip: Annotated[Texts, words(names.pip_spec), Doc("additional packages from the Python index, wheels only")] = ()
+    constraints: Annotated[
+        Texts, words(names.constraint), Doc("versions of packages that other packages require: numpy<2 (see below)")
+    ] = ()
+    allow_source: Annotated[
+        Texts,
+        words(source_spec.fault),
+        Doc("packages that envkit may build from source in a sandbox (see docs/source.md)"),
+    ] = ()
+    find_links: Annotated[
+        Texts, words(names.package_source), Doc("pages that link to more wheels, as pip's --find-links (see below)")
+    ] = ()
+    indexes: Annotated[
+        Texts, words(names.package_source), Doc("more package indexes, searched before the Python index (see below)")
+    ] = ()
+    # Normalized name (PEP 503), URL.
+    package_indexes: Annotated[
+        Pairs, pairs(names.package_index), Doc("packages that come from an index of their own: NAME: URL (see below)")
+    ] = ()
+    # Files, relative to `folder`.
+    requirements: Annotated[
+        Texts,
+        words(names.text),
+        Doc("requirements files in this folder, read as if their lines were under pip (see below)", after="command"),
+    ] = ()
     listed: Listed = field(default_factory=Listed)  # the contents of these files
-    apt: tuple[str, ...] = ()
-    rpm: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-    user: str = "1000:1000"
-    workdir: str = "/workspace"
-    entrypoint: tuple[str, ...] = ()
-    cmd: tuple[str, ...] | None = None  # None: the features' command, else python
-    copy: tuple[tuple[str, str], ...] = ()  # from (relative to `folder`) and to (absolute, or below workdir)
-    ports: tuple[str, ...] = ()
-    volumes: tuple[str, ...] = ()
-    bytecode: bool = True
+    apt: Annotated[Texts, words(names.deb_package), Doc("additional system packages on Debian and Ubuntu")] = ()
+    rpm: Annotated[
+        Texts, words(names.rpm_package), Doc("additional system packages on Rocky Linux, UBI and CentOS")
+    ] = ()
+    env: Annotated[Pairs, pairs(names.variable), Doc("environment variables of the image")] = ()
+    labels: Annotated[Pairs, pairs(names.label), Doc("labels of the image")] = ()
+    user: Annotated[str, text(names.user), Doc("numeric uid:gid the image runs as")] = "1000:1000"
+    workdir: Annotated[str, text(names.workdir), Doc("working folder")] = "/workspace"
+    entrypoint: Annotated[
+        Texts,
+        command(names.command),
+        Doc("command that always runs, after the init process and after the environment is activated"),
+    ] = ()
+    # None: the features' command, else python.
+    cmd: Annotated[
+        Texts | None, command(names.command), Doc("default arguments, or the default command", key="command")
+    ] = None
+    # From (relative to `folder`) and to (absolute, or below workdir).
+    copy: Annotated[
+        Pairs, _COPIES, Doc("list of {from, to}: files and folders to copy into the image (see below)")
+    ] = ()
+    bytecode: Annotated[
+        bool, flag(), Doc("false to leave modules as sources, which starts Python more slowly (default: true)")
+    ] = True
+    ports: Annotated[Texts, words(names.port), Doc("ports that programs of the image listen on: 8888, 53/udp")] = ()
+    volumes: Annotated[Texts, words(copying.volume), Doc("folders that are meant as mount points")] = ()
     folder: str = ""  # of the file; empty: the current folder
-    smoke: Smoke = field(default_factory=Smoke)
+    smoke: Annotated[Smoke, part(Smoke), Doc("how the image is verified (see below)")] = field(default_factory=Smoke)
 
 
 def shipped() -> dict[str, Path]:
@@ -199,7 +213,7 @@ def parse(text: str, *, where: str, folder: Path, given: Mapping[str, Any] = NO_
     Raises:
         UsageError: as `load`.
     """
-    faults: list[str] = []
+    faults = Faults()
     tree = strictyaml.read(text, where)
     values = _values(tree, where, faults)
     parent = values.pop("extends", None)
@@ -211,12 +225,10 @@ def parse(text: str, *, where: str, folder: Path, given: Mapping[str, Any] = NO_
             raise UsageError(f"{where}: extends: {parent!r}: {error.message}", hint=error.hint) from error
         first = _values(strictyaml.read(text, str(path)), str(path), faults)
         if "extends" in first:
-            faults.append(
-                f"{where}: extends: {parent!r} already extends {first['extends']!r}; only one level is allowed"
-            )
+            faults.add(where, f"extends: {parent!r} already extends {first['extends']!r}; only one level is allowed")
         values = _merged(first, values)
     if "title" not in values and tree is not None:
-        faults.append(f"{where}: title: missing; describe in one line what the image is for")
+        faults.add(where, "title: missing; describe in one line what the image is for")
     listed = listed_in(
         values.get("requirements", ()),
         folder,
@@ -226,10 +238,7 @@ def parse(text: str, *, where: str, folder: Path, given: Mapping[str, Any] = NO_
     )
     listed = _with_conda(values, listed, where)
     values["request"] = with_listed(values.get("request", {}), listed, faults)
-    if faults:
-        raise UsageError(
-            faults[0], details=shown(faults[1:]), hint="`envkit help images` lists every key and its meaning"
-        )
+    faults.refuse(_HINT)
     values["smoke"] = Smoke(**values.get("smoke", {}))
     for key in _MAPPINGS:
         values[key] = tuple(sorted(values.get(key, {}).items()))
@@ -271,12 +280,9 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
     """
     if not tree:
         return definition
-    faults: list[str] = []
+    faults = Faults()
     values = _values({"schema": SCHEMA, **tree}, where, faults)
-    if faults:
-        raise UsageError(
-            faults[0], details=shown(faults[1:]), hint="`envkit help images` lists every key and its meaning"
-        )
+    faults.refuse(_HINT)
     of_torch = _with_conda(values, Listed(), where)
     if of_torch.settings:
         values["request"] = with_listed(values.get("request", {}), of_torch, faults)
@@ -302,61 +308,26 @@ def check_template(value: str) -> str | None:
     return None
 
 
-def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
-    top = Fields(tree, where, KEYS, faults)
-    if not isinstance(tree, dict):
-        return {}
-    if "schema" not in top:
-        faults.append(f"{where}: schema: missing; write `schema: {SCHEMA}`")
-    return read_fields(top, faults)
+def _values(tree: Any, where: str, faults: Faults) -> dict[str, Any]:
+    """Return the values of the keys that a definition has, by the names of their fields."""
+    values = records.some(tree, Definition, Location(where, faults))
+    values.pop("schema", None)
+    if "companions" in values:
+        # Each is a name, and for those that torch decides a constraint or an empty text.
+        matches = [match for match in map(_COMPANION.fullmatch, values["companions"]) if match]
+        values["companions"] = tuple(match["name"] for match in matches)
+        values["asked_companions"] = tuple((match["name"], match["range"] or "") for match in matches)
+    return values
 
 
-def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
-    """Read every key of a definition; `envkit.plan.shape` derives the JSON Schema from these calls."""
-    top.choice("schema", (SCHEMA,))
-    values: dict[str, Any] = {
-        "title": top.text("title", names.text),
-        "extends": top.text("extends", _parent),
-        "request": _request(top.child("request", REQUEST_KEYS), faults) if "request" in top else None,
-        "template": top.text("template", check_template),
-        "flavor": top.choice("flavor", FLAVORS),
-        "companions": None if (asked := _companions(top)) is None else tuple(name for name, _ in asked),
-        "asked_companions": asked,
-        "features": top.choices("features", features.NAMES),
-        "conda": top.words("conda", conda_specs.check),
-        "pip": top.words("pip", names.pip_spec),
-        "constraints": top.words("constraints", names.constraint),
-        "allow_source": top.words("allow_source", source_spec.fault),
-        "find_links": top.words("find_links", names.package_source),
-        "indexes": top.words("indexes", names.package_source),
-        "package_indexes": top.pairs("package_indexes", names.package_index),
-        "apt": top.words("apt", names.deb_package),
-        "rpm": top.words("rpm", names.rpm_package),
-        "env": top.pairs("env", names.variable),
-        "labels": top.pairs("labels", names.label),
-        "user": top.text("user", names.user),
-        "workdir": top.text("workdir", names.workdir),
-        "entrypoint": top.command("entrypoint", names.command),
-        "cmd": top.command("command", names.command),
-        "requirements": top.words("requirements", names.text),
-        "copy": _copy(top),
-        "bytecode": top.flag("bytecode"),
-        "ports": top.words("ports", names.port),
-        "volumes": top.words("volumes", copying.volume),
-        "smoke": _smoke(top.child("smoke", SMOKE_KEYS)) if "smoke" in top else None,
-    }
-    return {key: value for key, value in values.items() if value is not None}
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of image definitions. A definition that extends another may leave out its title."""
+    body = records.schema(Definition, ("schema",))
+    title_or_parent = [{"required": ["title"]}, {"required": ["extends"]}]
+    return schemas.document(SCHEMA, "An image definition of envkit", {**body, "anyOf": title_or_parent})
 
 
 _COMPANION = re.compile(r"(?P<name>[a-z]+)\s*(?P<range>[<>=!~].*)?")
-
-
-def _companions(top: Fields) -> tuple[tuple[str, str], ...] | None:
-    """Read companions: each a name, and for those that torch decides a constraint or an empty text."""
-    words = top.words("companions", _companion)
-    if words is None:
-        return None
-    return tuple((match["name"], match["range"] or "") for match in map(_COMPANION.fullmatch, words) if match)
 
 
 def _companion(value: str) -> str | None:
@@ -373,34 +344,50 @@ def _companion(value: str) -> str | None:
     return None
 
 
-def _copy(top: Fields) -> tuple[tuple[str, str], ...] | None:
-    rows = top.rows("copy", ("from", "to"), lambda row: copying.check(row["from"], row["to"]))
-    return None if rows is None else tuple((row["from"], row["to"]) for row in rows)
+class _Copy:
+    source: Annotated[str, text(lambda _: None), Doc(key="from")]
+    target: Annotated[str, text(lambda _: None), Doc(key="to")]
 
 
-def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key in ("torch", "cuda", "cudnn", "python"):
-        value = under.text(key, names.text)
-        if value is None:
+def _copies(value: Any, at: Location, path: str) -> Pairs | None:
+    if not isinstance(value, list):
+        at.faults.add(path, at.wording.rows(value))
+        return None
+    copies = []
+    for index, item in enumerate(value):
+        under = at.under(f"{path}[{index}]")
+        row = records.some(item, _Copy, under)
+        missing = [key for key in ("from", "to") if isinstance(item, Mapping) and key not in item]
+        if missing:
+            at.faults.add(under.path, f"{missing[0]} is missing")
+        elif len(row) < len(("from", "to")):
             continue
-        try:
-            parse_constraint(value, under.at(key))
-        except UsageError as error:
-            faults.append(f"{error.message}; {error.hint}")
-        values[key] = value
-    values |= {
-        "driver": under.text("driver", lambda value: None if _DRIVER.fullmatch(value) else "is not a driver version"),
-        "gpu": under.words("gpus", names.text),
-        "os": under.text("os", names.text),
-        "platform": under.choice("platform", PLATFORMS),
-        "source": under.choice("source", SOURCES),
-        "cpu": under.flag("cpu"),
-        "max_size": under.text("max_size", _size),
-        "supported_only": under.flag("supported_only"),
-        "allow_forward_compat": under.flag("allow_forward_compat"),
-    }
-    return {key: value for key, value in values.items() if value is not None}
+        elif why := copying.check(row["source"], row["target"]):
+            at.faults.add(under.path, why)
+        else:
+            copies.append((row["source"], row["target"]))
+    return tuple(copies)
+
+
+_COPIES = Each(_copies, schemas.listed(schemas.closed(dict.fromkeys(("from", "to"), schemas.TEXT), ("from", "to"))))
+
+
+def _versions(value: Any, at: Location, path: str) -> str | None:
+    if why := text(names.text)(value):
+        at.faults.add(path, why)
+        return None
+    try:
+        parse_constraint(value, path)
+    except UsageError as error:
+        at.faults.say(f"{error.message}; {error.hint}")
+    return str(value)
+
+
+_VERSIONS = Each(_versions, schemas.TEXT)
+
+
+def _driver(value: str) -> str | None:
+    return None if _DRIVER.fullmatch(value) else "is not a driver version"
 
 
 # `550`, `550.54`, `550.54.15`
@@ -413,19 +400,6 @@ def _size(value: str) -> str | None:
     except UsageError:
         return "is not a size; write a number and a unit: 3GB"
     return None if most else "allows no download; write 3GB"
-
-
-def _smoke(under: Fields) -> dict[str, Any]:
-    values = {
-        "tier": under.choice("tier", TIERS),
-        "shm_mb": under.number("shm_mb", 1, 1 << 20),
-        "num_workers": under.number("num_workers", 0, 64),
-        "prefetch_factor": under.number("prefetch_factor", 1, 64),
-        "batch_mb": under.number("batch_mb", 1, 64),
-        "pin_memory": under.flag("pin_memory"),
-        "compile": under.choice("compile", ("required", "optional", "absent")),
-    }
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -461,6 +435,3 @@ def _parent(value: str) -> str | None:
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value)
         else "is neither a shipped image nor a file in this folder"
     )
-
-
-assert set(SMOKE_KEYS) == {entry.name for entry in fields(Smoke)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import Faults, UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan.requirements import SOURCES, Line, Reading, Setting, Target, sort
 
@@ -29,7 +29,7 @@ class Listed:
         return tuple(entry.value for entry in self.settings if entry.field == name)
 
 
-def listed_in(files: Sequence[str], folder: Path, *, target: Target, faults: list[str], at: str) -> Listed:
+def listed_in(files: Sequence[str], folder: Path, *, target: Target, faults: Faults, at: str) -> Listed:
     """Return the contents of a definition's requirements files.
 
     Args:
@@ -45,13 +45,11 @@ def listed_in(files: Sequence[str], folder: Path, *, target: Target, faults: lis
         try:
             lines += reading.lines(name, folder)
         except UsageError as error:
-            faults.append(f"{at}: {error.message}")
+            faults.add(at, error.message)
     contents = sort(lines, target)
-    faults += [
-        f"{entry.line.where}: {entry.line.text!r:.120} {_predicate(entry.why)}"
-        for entry in contents.skipped
-        if not (entry.harmless or entry.tolerated)
-    ]
+    for entry in contents.skipped:
+        if not (entry.harmless or entry.tolerated):
+            faults.add(entry.line.where, f"{entry.line.text!r:.120} {_predicate(entry.why)}")
     return Listed(
         specs=tuple(package.spec for package in contents.packages),
         constraints=tuple(package.spec for package in contents.constraints),
@@ -64,7 +62,7 @@ def _predicate(why: str) -> str:
 
 
 def with_listed(
-    request: Mapping[str, str | tuple[str, ...] | bool], listed: Listed, faults: list[str]
+    request: Mapping[str, str | tuple[str, ...] | bool], listed: Listed, faults: Faults
 ) -> dict[str, str | tuple[str, ...] | bool]:
     """Return a definition's request with the constraints from its requirements files added.
 
@@ -78,13 +76,13 @@ def with_listed(
         own = merged.get(entry.field)
         if entry.field == "cpu":
             if any(merged.get(key) for key in ("cuda", "cudnn", "driver", "gpu")):
-                faults.append(_clash(entry, "request", "requires CUDA"))
+                faults.say(_clash(entry, "request", "requires CUDA"))
             merged["cpu"] = True
         elif entry.field == "cuda" and merged.get("cpu"):
-            faults.append(_clash(entry, "request.cpu", "is true"))
+            faults.say(_clash(entry, "request.cpu", "is true"))
         elif entry.field in ("torch", "cuda") and entry.value:
             if isinstance(own, str) and _disjoint(own, entry.value):
-                faults.append(_clash(entry, f"request.{entry.field}", f"is {own}"))
+                faults.say(_clash(entry, f"request.{entry.field}", f"is {own}"))
             merged[entry.field] = _both(own, entry.value) if isinstance(own, str) else entry.value
     return merged
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from envkit.ground.records import Doc, Row, choice, flag, number
 from envkit.resolve.model import Resolution
 
 SCHEMA = "envkit.plan/1"
 PREFIX = "/opt/env"
+TIERS = ("quick", "standard", "deep")
 
 _EXPLANATIONS = ("reasons", "warnings", "sources", "rejected_count", "files")  # `family` has the pins of the files
 
@@ -49,16 +51,19 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Smoke:
+class Smoke(Row):
     """How the image is verified after the build."""
 
-    tier: str = "quick"
-    shm_mb: int = 1024  # MiB; with Docker's default of 64 MiB, DataLoader workers run out of shared memory
-    num_workers: int = 2
-    prefetch_factor: int = 2
-    batch_mb: int = 16
-    pin_memory: bool = True
-    compile: str = "optional"  # 'required' | 'optional' | 'absent'
+    tier: Annotated[str, choice(*TIERS), Doc(f"which checks run: {', '.join(TIERS)}")] = "quick"
+    # With Docker's default of 64 MiB, DataLoader workers run out of shared memory.
+    shm_mb: Annotated[int, number(1, 1 << 20), Doc("size of /dev/shm in MiB")] = 1024
+    num_workers: Annotated[int, number(0, 64), Doc("workers of the data loader check")] = 2
+    prefetch_factor: Annotated[int, number(1, 64), Doc("batches that each worker prefetches")] = 2
+    batch_mb: Annotated[int, number(1, 64), Doc("size of one batch in MiB")] = 16
+    pin_memory: Annotated[bool, flag(), Doc("whether the loader pins its batches")] = True
+    compile: Annotated[
+        str, choice("required", "optional", "absent"), Doc("torch.compile: required, optional or absent")
+    ] = "optional"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,57 @@ def test_the_schema_has_the_fields_with_their_meaning() -> None:
     assert "required" not in records.schema(Whole, ())
 
 
+class Yaml:
+    size: Annotated[int, records.number(1, 9), Doc("documented first", after="kind")]
+    kind: Annotated[str, records.choice("slim", "full"), Doc("read first", missing="missing; write `kind: slim`")]
+    on: Annotated[bool, records.flag()]
+    tags: Annotated[tuple[str, ...], records.words(lambda word: "is not x" if word != "x" else None, least=1)]
+    run: Annotated[tuple[str, ...], records.command(lambda words: None if words else "is empty")]
+    env: Annotated[dict[str, str], records.pairs(lambda name, text: "is too long" if len(name + text) > 3 else None)]
+
+
+def test_the_forms_of_yaml_read_what_strictyaml_returns() -> None:
+    tree = {"kind": "full", "size": "3", "on": True, "tags": ["x"], "run": ["a", "a"], "env": {"A": "b"}}
+    faults = Faults()
+    found = records.some(tree, Yaml, Location("x.yaml", faults))
+    assert found == {**tree, "size": 3, "tags": ("x",), "run": ("a", "a")}
+    assert len(faults) == 0
+
+
+@pytest.mark.parametrize(
+    ("tree", "error"),
+    [
+        (None, "x.yaml is empty"),
+        ("secret", "x.yaml: a text is not a mapping"),
+        (["a"], "x.yaml: a list is not a mapping"),
+        ({"size": "0"}, "x.yaml: kind: missing; write `kind: slim`"),
+        ({"kind": "slin"}, "x.yaml: kind: 'slin' is not one of slim, full; did you mean slim?"),
+        ({"kind": True}, "x.yaml: kind: true is not a string; quote it"),
+        ({"kind": "slim", "size": "12"}, "x.yaml: size: '12' is not a whole number from 1 to 9"),
+        ({"kind": "slim", "size": "\u0663"}, "x.yaml: size: '\u0663' is not a whole number from 1 to 9"),
+        ({"kind": "slim", "on": "yes"}, "x.yaml: on: 'yes' is neither true nor false"),
+        ({"kind": "slim", "tags": ["x", "x"]}, "x.yaml: tags[1]: 'x' is listed twice"),
+        ({"kind": "slim", "tags": "x"}, "x.yaml: tags: 'x' is not a list"),
+        ({"kind": "slim", "tags": []}, "x.yaml: tags: the list is empty"),
+        ({"kind": "slim", "run": ["a", None]}, "x.yaml: run: a list is not a list of strings"),
+        ({"kind": "slim", "env": {"A\x07": "bcd"}}, "x.yaml: env.'A\\x07': is too long"),
+        ({"kind": "slim", "env": None}, "x.yaml: env: nothing (null) is not a mapping of names to strings"),
+    ],
+)
+def test_the_forms_of_yaml_say_why_a_value_is_refused(tree: Any, error: str) -> None:
+    faults = Faults()
+    records.some(tree, Yaml, Location("x.yaml", faults))
+    with pytest.raises(UsageError) as caught:
+        faults.refuse()
+    assert caught.value.message == error
+
+
+def test_the_reader_may_have_another_order_than_the_documentation() -> None:
+    assert list(records.schema(Yaml, ())["properties"]) == ["size", "kind", "on", "tags", "run", "env"]
+    faults = Faults()
+    assert list(records.values({"size": "1", "kind": "slim"}, Yaml, Location("x", faults))) == ["kind", "size"]
+
+
 def test_a_form_may_add_errors_below_its_own_path() -> None:
     def read(value: Any, at: Location, path: str) -> None:
         at.faults.add(f"{path}[{len(value)}]", "is too many")

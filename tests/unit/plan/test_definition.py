@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.ground.errors import UsageError
+from envkit.ground import records
+from envkit.ground.errors import Faults, UsageError
 from envkit.plan import definition
-from envkit.plan.definition import KEYS, REQUEST_KEYS, SMOKE_KEYS, Definition, load, parse, shipped
+from envkit.plan.definition import Constraints, Definition, load, parse, shipped
 from envkit.plan.model import Smoke
 
 HEAD = "schema: envkit.image/1\ntitle: A title\n"
@@ -253,9 +254,9 @@ def test_every_tier_of_the_checks_can_be_asked_for(tier: str) -> None:
 
 def test_docs_name_every_key() -> None:
     docs = (Path(definition.__file__).parents[2] / "docs" / "images.md").read_text()
-    for table in (KEYS, REQUEST_KEYS, SMOKE_KEYS):
-        for key, meaning in table.items():
-            assert f"| `{key}` | {meaning} |" in docs
+    for kind in (Definition, Constraints, Smoke):
+        for key, field in records.fields(kind).items():
+            assert f"| `{key}` | {field.doc.text} |" in docs
 
 
 TREES = st.recursive(
@@ -266,9 +267,13 @@ TREES = st.recursive(
 
 
 @pytest.mark.requirement("R3", "R12")
-@given(st.dictionaries(st.sampled_from([*KEYS, "nope"]), TREES, max_size=6))
+@given(st.dictionaries(st.sampled_from([*records.fields(Definition), "nope"]), TREES, max_size=6))
 def test_any_tree_is_read_or_refused_with_its_place(tree: dict[str, object]) -> None:
-    collected: list[str] = []
+    collected = Faults()
     definition._values(tree, "train.yaml", collected)
-    assert all(fault.startswith("train.yaml: ") for fault in collected)
-    assert all("\n" not in fault for fault in collected)
+    try:
+        collected.refuse()
+    except UsageError as error:
+        messages = (error.message, *error.details)
+        assert all(message.startswith(("train.yaml: ", "... and ")) for message in messages)
+        assert all("\n" not in message for message in messages)
