@@ -7,6 +7,7 @@ folders of the same form, with IDs from C80 on.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,8 +20,9 @@ from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
 from envkit.checks.shown import Sheet, Shown
 from envkit.ground import plugins, strictyaml
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import Faults, UsageError
 from envkit.ground.plugins import Plugin
+from envkit.ground.records import Location
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -272,16 +274,24 @@ def _card(folder: Traversable) -> Mapping[str, Any]:
 
 
 def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
-    faults = [f"{key}: missing or not text" for key in _TEXTS if not isinstance(card.get(key), str)]
-    faults += [f"{key}: unknown key" for key in card if key not in (*_TEXTS, *_OTHERS)]
-    if not faults:
-        faults += [] if _ID.fullmatch(card["id"]) else [f"id: {card['id']!r} is not C and two digits"]
-        faults += [] if card["tier"] in TIERS else [f"tier: {card['tier']!r} is not one of {', '.join(TIERS)}"]
-        faults += [f"machine: {code!r} is not a reason code" for code in _not_codes(card.get("machine", ()))]
-        faults += [] if card["needs"] in NEEDS else [f"needs: {card['needs']!r} is not one of {', '.join(NEEDS)}"]
-    if faults:
-        name = f"checks/{folder}/{CARD}"
-        raise UsageError(f"{name}: {faults[0]}", details=tuple(f"{name}: {fault}" for fault in faults[1:]))
+    faults = Faults()
+    at = Location(f"checks/{folder}/{CARD}", faults)
+    for key in _TEXTS:
+        if not isinstance(card.get(key), str):
+            at.add(key, "missing or not text")
+    for key in card:
+        if key not in (*_TEXTS, *_OTHERS):
+            at.add(key, "unknown key")
+    faults.refuse(most=sys.maxsize)
+    if not _ID.fullmatch(card["id"]):
+        at.add("id", f"{card['id']!r} is not C and two digits")
+    if card["tier"] not in TIERS:
+        at.add("tier", f"{card['tier']!r} is not one of {', '.join(TIERS)}")
+    for code in _not_codes(card.get("machine", ())):
+        at.add("machine", f"{code!r} is not a reason code")
+    if card["needs"] not in NEEDS:
+        at.add("needs", f"{card['needs']!r} is not one of {', '.join(NEEDS)}")
+    faults.refuse(most=sys.maxsize)
     return CheckEntry(
         card["id"],
         card["title"],

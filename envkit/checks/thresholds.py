@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks import catalog
 from envkit.ground import strictyaml
 from envkit.ground.canonical import digest_of
-from envkit.ground.errors import IntegrityError, UsageError
+from envkit.ground.errors import Faults, IntegrityError, UsageError
+from envkit.ground.records import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -274,51 +275,52 @@ def parse(text: str, name: str) -> Thresholds:
 def _table(tree: Any, name: str) -> Thresholds:
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         raise UsageError(f"{name}: schema is not {SCHEMA}")
-    faults: list[str] = []
+    faults = Faults()
+    at = Location(name, faults)
     links, rules = tree.get("links"), tree.get("rules")
     if not isinstance(links, dict) or not isinstance(rules, dict) or not rules:
         raise UsageError(f"{name}: links and rules must be mappings")
-    lanes = _lanes(links.get("generations"), faults)
-    rows = {key: row for key, value in rules.items() if (row := _row(key, value, faults)) is not None}
-    if faults:
-        raise UsageError(f"{name}: {faults[0]}", details=tuple(f"{name}: {fault}" for fault in faults[1:]))
+    lanes = _lanes(links.get("generations"), at)
+    rows = {key: row for key, value in rules.items() if (row := _row(key, value, at)) is not None}
+    faults.refuse(most=sys.maxsize)
     return Thresholds(rows=rows, lanes=lanes)
 
 
-def _lanes(table: Any, faults: list[str]) -> dict[int, float]:
+def _lanes(table: Any, at: Location) -> dict[int, float]:
     lanes: dict[int, float] = {}
     for generation, row in (table if isinstance(table, dict) else {}).items():
         try:
             lanes[int(generation)] = float(row["gt_per_s"]) * float(row["payload"]) / 8  # bits per byte
         except (KeyError, TypeError, ValueError):
-            faults.append(f"links.generations.{generation}: needs the numbers gt_per_s and payload")
+            at.add(f"links.generations.{generation}", "needs the numbers gt_per_s and payload")
     if not lanes:
-        faults.append("links.generations: lists no generation")
+        at.add("links.generations", "lists no generation")
     return lanes
 
 
-def _row(name: str, tree: Any, faults: list[str]) -> Threshold | None:
+def _row(name: str, tree: Any, at: Location) -> Threshold | None:
     where = f"rules.{name}"
     if not isinstance(tree, dict):
-        faults.append(f"{where}: not a mapping")
+        at.add(f"{where}", "not a mapping")
         return None
-    before = len(faults)
-    faults.extend(f"{where}.{key}: unknown key" for key in sorted(set(tree) - _KEYS))
+    before = len(at.faults)
+    for key in sorted(set(tree) - _KEYS):
+        at.add(f"{where}.{key}", "unknown key")
     applies, source, values = tree.get("applies_to"), tree.get("source"), tree.get("values")
     if not isinstance(applies, list) or not applies:
-        faults.append(f"{where}.applies_to: lists no observation")
+        at.add(f"{where}.applies_to", "lists no observation")
     if not isinstance(source, list) or not source:
-        faults.append(f"{where}.source: missing; say where the numbers come from")
+        at.add(f"{where}.source", "missing; say where the numbers come from")
     if tree.get("type") not in TYPES:
-        faults.append(f"{where}.type: {tree.get('type')!r} is not one of {', '.join(TYPES)}")
+        at.add(f"{where}.type", f"{tree.get('type')!r} is not one of {', '.join(TYPES)}")
     if not isinstance(tree.get("gates"), bool):
-        faults.append(f"{where}.gates: must be true or false")
+        at.add(f"{where}.gates", "must be true or false")
     if not isinstance(tree.get("unit"), str):
-        faults.append(f"{where}.unit: missing or not text")
+        at.add(f"{where}.unit", "missing or not text")
     if not isinstance(values, dict) or not values:
-        faults.append(f"{where}.values: lists no values")
-    margins = _margins(f"{where}.margins", tree.get("margins"), values, faults)
-    if len(faults) > before:
+        at.add(f"{where}.values", "lists no values")
+    margins = _margins(f"{where}.margins", tree.get("margins"), values, at)
+    if len(at.faults) > before:
         return None
     reference = tree.get("reference")
     return Threshold(
@@ -335,22 +337,22 @@ def _row(name: str, tree: Any, faults: list[str]) -> Threshold | None:
     )
 
 
-def _margins(where: str, tree: Any, values: Any, faults: list[str]) -> dict[str, Margin]:
+def _margins(where: str, tree: Any, values: Any, at: Location) -> dict[str, Margin]:
     """Return the margins of a row by the names of its numbers."""
     margins: dict[str, Margin] = {}
     if tree is None:
         return margins
     if not isinstance(tree, dict):
-        faults.append(f"{where}: not a mapping")
+        at.add(f"{where}", "not a mapping")
         return margins
     for key, one in tree.items():
         place = f"{where}.{key}"
         if not isinstance(values, dict) or not isinstance(_value(values.get(key)), float):
-            faults.append(f"{place}: the row has no number of this name")
+            at.add(place, "the row has no number of this name")
         elif not isinstance(one, dict) or set(one) - {"origin"} != _MARGIN - {"origin"}:
-            faults.append(f"{place}: needs reason, healthy and fault, and may have origin")
+            at.add(place, "needs reason, healthy and fault, and may have origin")
         elif (margin := _margin(str(key), one)) is None:
-            faults.append(f"{place}: healthy needs numbers by machine, and fault needs what and value")
+            at.add(place, "healthy needs numbers by machine, and fault needs what and value")
         else:
             margins[str(key)] = margin
     return margins

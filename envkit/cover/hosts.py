@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envkit.facts.model import Facts
-from envkit.ground.errors import UsageError, shown
+from envkit.ground.errors import Faults, UsageError
 from envkit.ground.platforms import ARM, PLATFORMS, SPELLINGS
 from envkit.ground.versions import is_version, key
 from envkit.resolve.gpus import Card, arm_host, sm
@@ -95,13 +95,11 @@ def classes(inventory: Inventory, facts: Facts, given: Completion) -> tuple[Host
     Raises:
         UsageError: a GPU is unknown, or a host lacks a GPU or driver that no flag sets; all errors are listed.
     """
-    faults: list[UsageError] = []
+    faults = Faults()
     groups: dict[tuple[object, ...], HostClass] = {}
     for host in inventory.hosts:
-        try:
-            host_class = _class(host, facts, given)
-        except UsageError as fault:
-            faults.append(fault)
+        host_class = faults.take(_class, host, facts, given)
+        if host_class is None:
             continue
         identity = (
             tuple(card.gpu.capability for card in host_class.cards),
@@ -114,9 +112,7 @@ def classes(inventory: Inventory, facts: Facts, given: Completion) -> tuple[Host
             if before is None
             else replace(before, hosts=(*before.hosts, *host_class.hosts), count=before.count + host_class.count)
         )
-    if faults:
-        first, *others = faults
-        raise UsageError(first.message, hint=first.hint, details=shown([_line(fault) for fault in others]))
+    faults.refuse()
     return tuple(sorted(groups.values(), key=_order))
 
 
@@ -176,7 +172,3 @@ def _quoted(name: str) -> str:
 
 def _order(host_class: HostClass) -> tuple[object, ...]:
     return tuple(key(card.gpu.capability) for card in host_class.cards), key(host_class.driver), host_class.platform
-
-
-def _line(fault: UsageError) -> str:
-    return f"{fault.message} ({fault.hint})" if fault.hint else fault.message

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.ground import engine_names, foreign, schemas, trees
-from envkit.ground.errors import UsageError, masked, shown
+from envkit.ground.errors import Faults, UsageError, masked
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import neutral, similar
 
@@ -201,6 +201,7 @@ SETTINGS = (
     ),
 )  # fmt: skip
 SCHEMA = "envkit.settings/1"
+_HINT = "envkit config lists every setting"
 _URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
 _URL_FORM = "^([Hh][Tt][Tt][Pp][Ss]?://[^/]|[Ff][Ii][Ll][Ee]:///)"  # the same for JSON Schema, which has no flags
 _INDEX_FORM = _URL_FORM.replace("^", r"^(flat\+)?", 1)
@@ -274,11 +275,14 @@ def load(
             invalid.
     """
     settings = read(flags, environ, folder, use=use)
-    faults = [(setting, fault) for setting in SETTINGS if (fault := fault_of(setting, settings.values[setting.key]))]
-    if faults:
-        setting, fault = faults[0]
-        hint = _hint(setting, settings.values[setting.key])
-        raise UsageError(fault, hint=hint, details=tuple(further for _, further in faults[1:]))
+    faults = Faults()
+    hint = None
+    for setting in SETTINGS:
+        value = settings.values[setting.key]
+        if fault := fault_of(setting, value):
+            hint = hint or _hint(setting, value)
+            faults.say(fault)
+    faults.refuse(hint, most=len(SETTINGS))
     return settings
 
 
@@ -407,10 +411,11 @@ def check_file(path: Path) -> None:
         UsageError: the file is not TOML, has an unknown key or an invalid value.
     """
     table = _checked(path, _tree(path))
-    values = {key: Value(text, str(path)) for key, text in table.items()}
-    faults = [fault for key, value in values.items() if (fault := fault_of(_BY_KEY[key], value))]
-    if faults:
-        raise UsageError(faults[0], details=shown(faults[1:]), hint="envkit config lists every setting")
+    faults = Faults()
+    for key, text in table.items():
+        if fault := fault_of(_BY_KEY[key], Value(text, str(path))):
+            faults.say(fault)
+    faults.refuse(_HINT)
 
 
 def ca_file(bundle: str | None) -> str | None:
@@ -482,19 +487,18 @@ def _table(path: Path, name: str, value: object) -> dict[str, object]:
 
 def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:
     table: dict[str, str] = {}
-    faults: list[str] = []
+    faults = Faults()
     for key, value in tree.items():
         if key not in _BY_KEY:
-            faults.append(f"{path}: unknown key {key!r}; {_near(key)}")
+            faults.add(str(path), f"unknown key {key!r}; {_near(key)}")
         elif not isinstance(value, str):
-            faults.append(f"{path}: {key} must be a string, not {type(value).__name__}")
+            faults.add(str(path), f"{key} must be a string, not {type(value).__name__}")
         else:
             table[key] = value
-    if faults:
-        raise UsageError(faults[0], details=shown(faults[1:]), hint="envkit config lists every setting")
+    faults.refuse(_HINT)
     return table
 
 
 def _near(key: str) -> str:
     close = similar(key, _BY_KEY, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else "envkit config lists every setting"
+    return f"did you mean {close[0]}?" if close else _HINT

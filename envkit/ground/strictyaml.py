@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from envkit.ground import foreign
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import Faults, UsageError
 
 MAX_BYTES = foreign.MAX_TEXT  # far more than a person writes
 MAX_DEPTH = 64  # far below Python's recursion limit
@@ -136,7 +136,7 @@ class _Builder:
         # are a billion values ("billion laughs").
         self._size = 0
         self._deepest = 0
-        self._faults: list[str] = []
+        self._faults = Faults()
         self._places: Places = {}
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
 
@@ -149,18 +149,13 @@ class _Builder:
         except yaml.YAMLError as error:
             self._fault(None, str(error).splitlines()[0])
             tree = None
-        if self._faults:
-            raise UsageError(
-                self._faults[0],
-                hint="quote it ('...') if it is meant as a string",
-                details=tuple(self._faults[1:]),
-            )
+        self._faults.refuse("quote it ('...') if it is meant as a string")
         return tree, self._places
 
     def _fault(self, mark: Any, what: str) -> None:
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         if len(self._faults) < _MAX_FAULTS:
-            self._faults.append(f"{self._name}:{line}:{column}: {what}")
+            self._faults.say(f"{self._name}:{line}:{column}: {what}")
 
     def _document(self) -> Tree:
         tree: Tree = None

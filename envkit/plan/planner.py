@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from envkit.facts.model import Facts, Os
-from envkit.ground.errors import ConflictError, UsageError, shown
+from envkit.ground.errors import ConflictError, Faults, UsageError, shown
+from envkit.ground.records import Location
 from envkit.plan import bases, copying, family, features, variables
 from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of
 from envkit.plan.features import Feature
@@ -327,23 +328,18 @@ COMPILERS = {"deb": ("build-essential", "git"), "rpm": ("gcc", "gcc-c++", "make"
 
 
 def _check(definition: Definition, resolution: Resolution, chosen: tuple[Feature, ...], system: Os, kind: str) -> None:
-    faults: list[str] = []
+    faults = Faults()
+    at = Location(definition.where, faults)
     if kind == "wheels" and definition.conda:
-        faults.append(f"conda: the wheels template cannot install conda packages ({', '.join(definition.conda)})")
+        packages = ", ".join(definition.conda)
+        at.add("conda", f"the wheels template cannot install conda packages ({packages})")
     foreign, here = ("rpm", "apt") if system.family == "deb" else ("apt", "rpm")
     if getattr(definition, foreign) and not getattr(definition, here):
-        faults.append(f"{foreign}: {system.id} uses other package names; list the packages under {here}")
-    faults += [
-        f"features: {feature.name} needs CUDA, but this is a CPU image"
-        for feature in chosen
-        if feature.needs_cuda and resolution.cuda is None
-    ]
-    if faults:
-        raise UsageError(
-            f"{definition.where}: {faults[0]}",
-            details=shown([f"{definition.where}: {fault}" for fault in faults[1:]]),
-            hint="change the definition, or the option (--template, --os, --cpu) that overrides it",
-        )
+        at.add(foreign, f"{system.id} uses other package names; list the packages under {here}")
+    for feature in chosen:
+        if feature.needs_cuda and resolution.cuda is None:
+            at.add("features", f"{feature.name} needs CUDA, but this is a CPU image")
+    faults.refuse("change the definition, or the option (--template, --os, --cpu) that overrides it")
 
 
 def _command(definition: Definition, chosen: tuple[Feature, ...]) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from envkit.facts.model import Facts
-from envkit.ground.errors import ConflictError, UsageError, shown
+from envkit.ground.errors import ConflictError, Faults, UsageError
 from envkit.ground.platforms import ARM, PLATFORMS, SPELLINGS
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import similar
@@ -38,8 +38,6 @@ FIELDS = (
     "torchvision",
     "torchaudio",
 )
-P = ParamSpec("P")
-T = TypeVar("T")
 Fields = Mapping[str, "str | Sequence[str] | bool | None"]
 
 _LOCAL = re.compile(r"cu(?:da)?([0-9]{2,3})", re.IGNORECASE)
@@ -68,7 +66,7 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         ConflictError: a value is for another vendor or system, or a GPU contradicts the platform.
     """
     refuse(fields, name)
-    faults = _Faults()
+    faults = Faults()
     torch, local_cuda, local_cpu = _split_local(_version(_text(fields, "torch"), _TORCH))
     texts = {
         "torch": torch,
@@ -115,9 +113,9 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
     if cpu:
         for field in ("cuda", "cudnn", "driver", "gpu"):
             if fields.get(field):
-                faults.errors.append(_cpu_clash(field, name))
+                faults.note(_cpu_clash(field, name))
     packages = _packages(fields, name, faults)
-    faults.raise_first()
+    faults.refuse()
     if arm and platform != ARM.name:
         raise _not_arm(arm[0], name)
     return Request(
@@ -141,28 +139,7 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
     )
 
 
-class _Faults:
-    """Collects usage errors so that all errors of a request are reported at once."""
-
-    def __init__(self) -> None:
-        self.errors: list[UsageError] = []
-
-    def take(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Return the result of `read`, or None after noting its error."""
-        try:
-            return read(*args, **kwargs)
-        except UsageError as error:
-            self.errors.append(error)
-            return None
-
-    def raise_first(self) -> None:
-        """Raise the first error with the others as its details, if there is any."""
-        if self.errors:
-            first, *others = self.errors
-            raise UsageError(first.message, hint=first.hint, details=shown([_line(error) for error in others]))
-
-
-def _packages(fields: Fields, name: Callable[[str], str], faults: _Faults) -> tuple[WantedPackage, ...]:
+def _packages(fields: Fields, name: Callable[[str], str], faults: Faults) -> tuple[WantedPackage, ...]:
     """Return the packages that have to go with torch: of `--with torchaudio`, and of `--torchvision 0.21`."""
     wanted: dict[str, WantedPackage] = {}
     for text in _texts(fields, "with"):
@@ -340,7 +317,3 @@ def _cpu_clash(field: str, name: Callable[[str], str]) -> UsageError:
         f"{name('cpu')} and {name(field)} contradict each other: a CPU build has no CUDA",
         hint=f"leave out {name('cpu')} or {name(field)}",
     )
-
-
-def _line(fault: UsageError) -> str:
-    return f"{fault.message} ({fault.hint})" if fault.hint else fault.message

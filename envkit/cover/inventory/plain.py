@@ -11,11 +11,12 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from envkit.cover.hosts import Gpu, Host, Inventory
-from envkit.ground.errors import UsageError, shown
+from envkit.ground.errors import Faults, UsageError
+from envkit.ground.records import Location
 from envkit.ground.text import similar
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -33,27 +34,6 @@ _TIMES = re.compile(r"^[0-9]{1,3} ?[x*] ?(?=\S)|(?<=\S) [x*] ?[0-9]{1,3}$")  # `
 _MOST_DIGITS = 7  # of a number of machines; more are a typing error
 
 
-@dataclass(slots=True, kw_only=True)
-class Faults:
-    """The errors in the rows of an inventory, reported together; `where` names the text."""
-
-    where: str
-    messages: list[str] = field(default_factory=list)
-
-    def add(self, row: str, why: str) -> None:
-        """Add an error of one row."""
-        self.messages.append(f"{self.where}, {row}: {why}")
-
-    def rise(self, hint: str) -> None:
-        """Raise the first error with the others as its details, if there is any.
-
-        Raises:
-            UsageError: there are errors.
-        """
-        if self.messages:
-            raise UsageError(self.messages[0], details=shown(self.messages[1:]), hint=hint)
-
-
 def is_table(text: str) -> bool:
     """Return whether the first line is a header with a column of host names."""
     head = next(csv.reader(io.StringIO(_first(text))), [])
@@ -66,27 +46,28 @@ def parse_csv(text: str, where: str) -> Inventory:
     Raises:
         UsageError: rows are invalid; all errors are listed.
     """
-    faults = Faults(where=where)
+    faults = Faults()
+    at = Location(where, faults, joint=", ")
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
     head = [_plain(cell) for cell in next(csv.reader([lines[0][1]]))]
     names = [_FIELDS.get(cell) for cell in head]
     for cell, name in zip(head, names, strict=True):
         if name is None:
-            faults.add(f"line {lines[0][0]}", f"unknown column {cell!r:.60}{_near(cell)}")
+            at.add(f"line {lines[0][0]}", f"unknown column {cell!r:.60}{_near(cell)}")
     if "name" not in names:
-        faults.add(f"line {lines[0][0]}", "no column with host names")
-    faults.rise(f"columns: {', '.join(COLUMNS)}")
+        at.add(f"line {lines[0][0]}", "no column with host names")
+    faults.refuse(f"columns: {', '.join(COLUMNS)}")
     hosts: list[Host] = []
     for number, line in lines[1:]:
         label = f"line {number}"
         cells = [cell.strip() for cell in next(csv.reader([line]))]
         if len(cells) > len(names):
-            faults.add(label, f"{len(cells)} cells for {len(names)} columns (separate several GPUs with ';')")
+            at.add(label, f"{len(cells)} cells for {len(names)} columns (separate several GPUs with ';')")
             continue
         row = {name: cell for name, cell in zip(names, cells, strict=False) if name and cell}
-        hosts += _host(row, label, faults)
-    _same_counts(hosts, faults)
-    faults.rise("fix the lines, or remove them")
+        hosts += _host(row, label, at)
+    _same_counts(hosts, at)
+    faults.refuse("fix the lines, or remove them")
     return Inventory(hosts=merged(hosts), form="csv")
 
 
@@ -102,23 +83,24 @@ def parse_json(tree: Any, where: str) -> Inventory:
             f"{where} is not a list of hosts or output of kubectl, Slurm or envkit doctor",
             hint='[{"name": "gpu01", "gpu": "A100", "driver": "550.54.15"}]',
         )
-    faults = Faults(where=where)
+    faults = Faults()
+    at = Location(where, faults, joint=", ")
     hosts: list[Host] = []
     for number, row in enumerate(rows, 1):
         label = f"host {number}"
         if not isinstance(row, dict):
-            faults.add(label, "is not an object")
+            at.add(label, "is not an object")
             continue
         named: dict[str, Any] = {}
         for key, value in row.items():
             name = _FIELDS.get(_plain(str(key)))
             if name is None:
-                faults.add(label, f"unknown field {key!r:.60}{_near(str(key))}")
+                at.add(label, f"unknown field {key!r:.60}{_near(str(key))}")
             elif value is not None:
                 named[name] = value
-        hosts += _host(named, label, faults)
-    _same_counts(hosts, faults)
-    faults.rise(f"fields: {', '.join(COLUMNS)}")
+        hosts += _host(named, label, at)
+    _same_counts(hosts, at)
+    faults.refuse(f"fields: {', '.join(COLUMNS)}")
     return Inventory(hosts=merged(hosts), form="json")
 
 
@@ -134,23 +116,23 @@ def merged(hosts: Sequence[Host]) -> tuple[Host, ...]:
     return tuple(machines.values())
 
 
-def _same_counts(hosts: Sequence[Host], faults: Faults) -> None:
+def _same_counts(hosts: Sequence[Host], at: Location) -> None:
     """Check that rows with the same name, which are one machine, have the same count."""
     counts: dict[tuple[str, str | None], int] = {}
     for host in hosts:
         before = counts.setdefault((host.name, host.driver), host.count)
         if host.count != before:
-            faults.add(host.where, f"{host.name!r:.60} has count {host.count}, but earlier rows have {before}")
+            at.add(host.where, f"{host.name!r:.60} has count {host.count}, but earlier rows have {before}")
 
 
-def _host(row: Mapping[str, Any], label: str, faults: Faults) -> list[Host]:
+def _host(row: Mapping[str, Any], label: str, at: Location) -> list[Host]:
     name = row.get("name")
     if not isinstance(name, str) or not name.strip():
-        faults.add(label, "has no host name")
+        at.add(label, "has no host name")
         return []
     count = _count(row.get("count", 1))
     if count is None:
-        faults.add(label, f"{row['count']!r:.40} is not a number of machines")
+        at.add(label, f"{row['count']!r:.40} is not a number of machines")
         return []
     capability = str(row["capability"]).removeprefix("sm_") if row.get("capability") else None
     if capability and "." not in capability:

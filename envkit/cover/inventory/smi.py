@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.cover.hosts import Gpu, Host, Inventory
-from envkit.cover.inventory.plain import Faults, merged
+from envkit.cover.inventory.plain import merged
 from envkit.facts.model import Facts
+from envkit.ground.errors import Faults
+from envkit.ground.records import Location
 from envkit.resolve.gpus import find
 
 # `gpu01: NVIDIA A100-SXM4-80GB, 550.54.15, 8.0`
@@ -56,7 +58,8 @@ def parse(text: str, facts: Facts, where: str) -> Inventory:
     Raises:
         UsageError: rows are invalid; all errors are listed.
     """
-    faults = Faults(where=where)
+    faults = Faults()
+    at = Location(where, faults, joint=", ")
     fields: tuple[str, ...] | None = None
     part = 0
     hosts: list[Host] = []
@@ -69,15 +72,15 @@ def parse(text: str, facts: Facts, where: str) -> Inventory:
             continue
         parsed = _by_fields(row.cells, fields) if fields else _by_contents(row.cells, facts)
         if parsed is None:
-            faults.add(label, f"no GPU found in {len(row.cells)} cells")
+            at.add(label, f"no GPU found in {len(row.cells)} cells")
             continue
         name, gpu, driver = parsed
         host = row.host or name or f"host {max(part, 1)}"
         if driver and drivers.setdefault(host, driver) != driver:
-            faults.add(label, f"driver {driver}, but earlier rows have {drivers[host]}: add a column with host names")
+            at.add(label, f"driver {driver}, but earlier rows have {drivers[host]}: add a column with host names")
             continue
         hosts.append(Host(name=host, where=label, gpus=(gpu,) if gpu else (), driver=driver))
-    faults.rise(_HINT)
+    faults.refuse(_HINT)
     return Inventory(hosts=merged(hosts), form="nvidia-smi")
 
 
