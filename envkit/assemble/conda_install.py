@@ -55,13 +55,11 @@ def staging(cache: Path) -> Iterator[Path]:
     Raises:
         EnvironmentProblem: it cannot be created, or the disk is full.
     """
-    try:
+    with store.translated(STAGING.at(cache)):
         STAGING.sweep(cache)
         # A shared lock, because the child process takes it, too.
         with STAGING.fresh(cache, shared=True) as folder:
             yield folder
-    except OSError as error:
-        raise store.unusable(STAGING.at(cache), error) from error
 
 
 def describe(

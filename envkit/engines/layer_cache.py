@@ -73,7 +73,7 @@ class LayerCache:
         self._folder, self._new = UNPACKED.at(root), UNFINISHED_LAYERS.at(root)
         self.flights = Flights(self._new)
         self._held = Held()
-        with _translated(self._folder):
+        with store.translated(self._folder):
             for kind in (LAYERS, NOTES, UNFINISHED_LAYERS):
                 kind.at(root).mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held.add(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -83,17 +83,17 @@ class LayerCache:
     def get(self, key: str) -> Cached | None:
         """Return the layer of a key, None if it is missing. A damaged blob or note is removed and counts as missing."""
         note_path = self._note(key)
-        tree = _read_note(note_path)
-        layer = _layer(tree, key)
-        if tree is None or layer is None:
+        note = _read_note(note_path, key)
+        if note is None:
             _remove(note_path)
             return None
+        layer, known = note
         path = self._blob(layer.digest)
         try:
             # Locked before it is checked, so that no prune removes it after the check.
             with self._locked_blob(path) as stream:
                 stamp = _stamp(stream)
-                if tree.get("stamp") != stamp or stamp["size"] != layer.size:
+                if known != stamp or stamp["size"] != layer.size:
                     _check(stream, layer)
                     self._write_note(key, layer, stamp)
                 else:
@@ -118,7 +118,7 @@ class LayerCache:
         Raises:
             EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
         """
-        with _translated(self._folder):
+        with store.translated(self._folder):
             # With the permissions of the user's umask, because layouts get a hard link to this file.
             with store.fresh_file(self._new) as (temporary, stream):
                 # Shared: after the rename, `_lock` locks this file through another descriptor, and would wait forever
@@ -196,19 +196,17 @@ def _is_used(path: Path, layer: LayerDigest) -> bool:
     return True
 
 
-def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
-    """Return the layer of a key's note, None if the note is missing or damaged."""
-    if tree is None or tree.get("schema") not in _READ or tree.get("key") != key:
-        return None
-    return LayerDigest(digest=tree["digest"], diff_id=tree["diff_id"], size=tree["size"], tar_size=tree["tar_size"])
-
-
-def _read_note(path: Path) -> dict[str, Any] | None:
+def _read_note(path: Path, key: str) -> tuple[LayerDigest, Any] | None:
+    """Return the layer of a key's note and its blob's stamp, None if the note is missing or damaged."""
     try:
         with open_own(path) as stream:
-            return unsealed(stream.read(_NOTE_MAX))
+            tree = unsealed(stream.read(_NOTE_MAX))
     except (OSError, UnusableError):
         return None
+    if tree is None or tree.get("schema") not in _READ or tree.get("key") != key:
+        return None
+    layer = LayerDigest(digest=tree["digest"], diff_id=tree["diff_id"], size=tree["size"], tar_size=tree["tar_size"])
+    return layer, tree.get("stamp")
 
 
 def _stamp(stream: IO[bytes]) -> dict[str, int | str]:
@@ -256,27 +254,9 @@ def _put(temporary: Path, path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file of the cache, or a folder with its name."""
+    """Remove a file of the cache, or a folder with its name, over which no file can be renamed."""
     with contextlib.suppress(OSError):
-        if not _remove_folder(path):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink()
-
-
-def _remove_folder(path: Path) -> bool:
-    """Remove a folder and return whether there was one: a file cannot be renamed over a folder."""
-    try:
-        is_folder = stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
-    if is_folder:
-        shutil.rmtree(path, ignore_errors=True)
-    return is_folder
-
-
-@contextlib.contextmanager
-def _translated(folder: Path, larger: str = store.LARGER_CACHE) -> Iterator[None]:
-    """Translate OSError into EnvironmentProblem; `larger` is the hint for a full disk."""
-    try:
-        yield
-    except OSError as error:
-        raise store.unusable(folder, error, larger=larger) from error

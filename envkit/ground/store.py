@@ -393,15 +393,17 @@ def disk_full(path: Path, *, hint: str = LARGER_CACHE) -> EnvironmentProblem:
     return EnvironmentProblem(f"disk full on {path} ({free_space(path)})", hint=hint)
 
 
-def unusable(path: Path, error: OSError, *, larger: str = LARGER_CACHE, hint: str = OWN_CACHE) -> EnvironmentProblem:
-    """Return the error for a file or folder that cannot be read or written.
-
-    Args:
-        path: the file or folder.
-        error: the system's error.
-        larger: the hint if the disk is full.
-        hint: the hint otherwise.
-    """
+def unusable(path: Path, error: OSError, *, hint: str = OWN_CACHE) -> EnvironmentProblem:
+    """Return the error for a file or folder that cannot be read or written; `hint` is for others than a full disk."""
     if error.errno in FULL:
-        return disk_full(path, hint=larger)
+        return disk_full(path)
     return EnvironmentProblem(f"{path} cannot be used: {error.strerror or error}", hint=hint)
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Translate the system's errors into those of `unusable`."""
+    try:
+        yield
+    except OSError as error:
+        raise unusable(path, error) from error

@@ -64,19 +64,16 @@ def keep(cache: Path, key: str, outcome: Outcome) -> Outcome:
     """
     above = BUILT_WHEELS.at(cache)
     note: dict[str, Any] = {"schema": _SCHEMA, "file": None, "requires": list(outcome.requires)}
-    try:
-        with BUILT_WHEELS.fresh(cache) as folder:
-            if outcome.wheel is not None:
-                path = folder / outcome.wheel.name
-                path.write_bytes(outcome.wheel.read_bytes())
-                note |= {"file": path.name, "sha256": _digest(path), "cxx11_abi": outcome.cxx11_abi}
-            (folder / _NOTE).write_text(json.dumps(note), encoding="utf-8")
-            if find(cache, key) is None:
-                # rename(2) replaces only an empty folder, so a damaged entry is removed first.
-                store.remove_tree(above / key)
-                _rename(folder, above / key)
-    except OSError as error:
-        raise store.unusable(above, error) from error
+    with store.translated(above), BUILT_WHEELS.fresh(cache) as folder:
+        if outcome.wheel is not None:
+            path = folder / outcome.wheel.name
+            path.write_bytes(outcome.wheel.read_bytes())
+            note |= {"file": path.name, "sha256": _digest(path), "cxx11_abi": outcome.cxx11_abi}
+        (folder / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+        if find(cache, key) is None:
+            # rename(2) replaces only an empty folder, so a damaged entry is removed first.
+            store.remove_tree(above / key)
+            _rename(folder, above / key)
     stored = find(cache, key)
     assert stored is not None
     return stored

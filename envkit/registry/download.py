@@ -111,10 +111,8 @@ def fetch(
     for item in wanted:
         if not _DIGITS.fullmatch(item.sha256):  # it becomes a file name, and the file may be overwritten
             raise IntegrityError(f"{item.name}: {item.sha256!r:.100} is not a SHA-256", hint=_DAMAGED)
-    try:
+    with store.translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise store.unusable(folder, error) from error
     sweep_parts(folder)
     work = _Fetch(folder, policy, on_bytes, sum(item.size or 0 for item in wanted))
     if offline:
@@ -204,7 +202,7 @@ class _Fetch:
     def fetch(self, item: Item) -> None:
         """Fetch an item unless the folder has it."""
         path = self.folder / item.sha256
-        try:
+        with store.translated(self.folder):
             if _has(path, item.size):
                 if self._hashed(path) == item.sha256:
                     return
@@ -216,8 +214,6 @@ class _Fetch:
                 os.fsync(file.fileno())
                 # The folder is not synced: if this name is lost, the file is only downloaded again.
                 Path(part).replace(path)
-        except OSError as error:
-            raise store.unusable(self.folder, error) from error
 
     def _fill(self, item: Item, file: IO[bytes]) -> None:
         """Download an item into its part, which may have the first bytes already."""

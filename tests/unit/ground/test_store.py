@@ -244,9 +244,9 @@ def test_a_writer_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_has_one_message(number: int, tmp_path: Path) -> None:
-    error = store.unusable(tmp_path, OSError(number, os.strerror(number)), larger="name another place")
+    error = store.unusable(tmp_path, OSError(number, os.strerror(number)))
     assert error.message.startswith(f"disk full on {tmp_path} (")
     assert error.message.endswith(" GB free)")
-    assert error.hint == "name another place"
+    assert error.hint == store.LARGER_CACHE
     other = store.unusable(tmp_path, OSError(errno.EROFS, "Read-only file system"))
     assert (other.message, other.hint) == (f"{tmp_path} cannot be used: Read-only file system", store.OWN_CACHE)
