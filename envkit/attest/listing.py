@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.attest.packages import with_lock
 from envkit.ground.paths import scratch
+from envkit.ground.records import Row
 from envkit.image.name import InArchive
 from envkit.image.opening import open_file
 from envkit.image.packages import look
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedLayer:
+class ListedLayer(Row):
     """A layer of an image."""
 
     number: int  # 1 is the lowest
@@ -33,10 +34,6 @@ class ListedLayer:
     size: int  # bytes of the blob, or of the tar
     unpacked: int | None  # bytes of the tar; None: it was not read
     made_by: str  # the command in the image's history; empty: unknown
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,22 +8,23 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from envkit.checks import catalog
-from envkit.ground import strictyaml
+from envkit.ground import records, strictyaml
 from envkit.ground.canonical import digest_of
 from envkit.ground.errors import Faults, IntegrityError, UsageError
-from envkit.ground.records import Location
+from envkit.ground.records import Check, Doc, Location, Wording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 SCHEMA = "envkit.thresholds/1"
 TYPES = (
@@ -36,7 +37,6 @@ TYPES = (
     "min_frac_of_limit",
     "not_worse_than_baseline",
 )
-_KEYS = frozenset({"applies_to", "type", "gates", "unit", "values", "reference", "source", "judgement", "margins"})
 _MARGIN = frozenset({"reason", "healthy", "fault", "origin"})
 
 
@@ -87,15 +87,19 @@ class Threshold:
     """
 
     name: str
-    applies_to: tuple[str, ...]
-    type: str
-    gates: bool
-    unit: str
-    values: Mapping[str, float | str]
-    reference: float | None
-    source: tuple[str, ...]
-    judgement: bool
-    margins: Mapping[str, Margin] = field(default_factory=dict, compare=False)
+    applies_to: Annotated[tuple[str, ...], _form(list, "lists no observation", _texts)]
+    type: Annotated[str, Check(_no_type, {})]
+    gates: Annotated[bool, _form(bool, "must be true or false")]
+    unit: Annotated[str, _form(str, "missing or not text")]
+    values: Annotated[Mapping[str, float | str], _form(dict, "lists no values", _numbers)]
+    reference: Annotated[
+        float | None, Check(_no_number, {}, lambda value: None if value is None else float(str(value)))
+    ]
+    source: Annotated[
+        tuple[str, ...], _form(list, "missing; say where the numbers come from", _texts), Doc(after="applies_to")
+    ]
+    judgement: Annotated[bool, Check(lambda _: None, {}, lambda value: value is True)]
+    margins: Annotated[Mapping[str, Margin], Check(lambda _: None, {})] = field(default_factory=dict, compare=False)
 
     def number(self, key: str) -> float:
         """Return the number called ``key``."""
@@ -276,7 +280,7 @@ def _table(tree: Any, name: str) -> Thresholds:
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         raise UsageError(f"{name}: schema is not {SCHEMA}")
     faults = Faults()
-    at = Location(name, faults)
+    at = Location(name, faults, _Wording())
     links, rules = tree.get("links"), tree.get("rules")
     if not isinstance(links, dict) or not isinstance(rules, dict) or not rules:
         raise UsageError(f"{name}: links and rules must be mappings")
@@ -301,40 +305,42 @@ def _lanes(table: Any, at: Location) -> dict[int, float]:
 def _row(name: str, tree: Any, at: Location) -> Threshold | None:
     where = f"rules.{name}"
     if not isinstance(tree, dict):
-        at.add(f"{where}", "not a mapping")
+        at.add(where, "not a mapping")
         return None
     before = len(at.faults)
-    for key in sorted(set(tree) - _KEYS):
-        at.add(f"{where}.{key}", "unknown key")
-    applies, source, values = tree.get("applies_to"), tree.get("source"), tree.get("values")
-    if not isinstance(applies, list) or not applies:
-        at.add(f"{where}.applies_to", "lists no observation")
-    if not isinstance(source, list) or not source:
-        at.add(f"{where}.source", "missing; say where the numbers come from")
-    if tree.get("type") not in TYPES:
-        at.add(f"{where}.type", f"{tree.get('type')!r} is not one of {', '.join(TYPES)}")
-    if not isinstance(tree.get("gates"), bool):
-        at.add(f"{where}.gates", "must be true or false")
-    if not isinstance(tree.get("unit"), str):
-        at.add(f"{where}.unit", "missing or not text")
-    if not isinstance(values, dict) or not values:
-        at.add(f"{where}.values", "lists no values")
-    margins = _margins(f"{where}.margins", tree.get("margins"), values, at)
-    if len(at.faults) > before:
-        return None
-    reference = tree.get("reference")
-    return Threshold(
-        name=name,
-        applies_to=tuple(str(item) for item in applies or ()),
-        type=str(tree["type"]),
-        gates=tree["gates"] is True,
-        unit=str(tree["unit"]),
-        values={str(key): _value(value) for key, value in (values if isinstance(values, dict) else {}).items()},
-        reference=None if reference is None else float(str(reference)),
-        source=tuple(str(item) for item in source or ()),
-        judgement=tree.get("judgement") is True,
-        margins=margins,
-    )
+    # A key that is not there is as null; unknown ones are reported in a fixed order.
+    row = {**dict.fromkeys(records.fields(Threshold)), **dict(sorted(tree.items()))}
+    found = records.values(row, Threshold, at.under(f"{at.path}: {where}"))
+    found["margins"] = _margins(f"{where}.margins", tree.get("margins"), tree.get("values"), at)
+    return Threshold(name=name, **found) if len(at.faults) == before else None
+
+
+class _Wording(Wording):
+    suggestions = 0
+
+    def key(self, key: str) -> str:
+        return key
+
+
+def _form(kind: type, why: str, convert: Callable[[Any], Any] | None = None) -> Check:
+    """Return the form of a value of a type; a list or a mapping has something in it."""
+    return Check(lambda value: None if isinstance(value, kind) and (value or kind in (bool, str)) else why, {}, convert)
+
+
+def _texts(value: list[Any]) -> tuple[str, ...]:
+    return tuple(map(str, value))
+
+
+def _numbers(value: dict[Any, Any]) -> dict[str, float | str]:
+    return {str(key): _value(item) for key, item in value.items()}
+
+
+def _no_type(value: Any) -> str | None:
+    return None if value in TYPES else f"{value!r} is not one of {', '.join(TYPES)}"
+
+
+def _no_number(value: Any) -> str | None:
+    return None if value is None or isinstance(_value(value), float) else f"{value!r:.80} is not a number"
 
 
 def _margins(where: str, tree: Any, values: Any, at: Location) -> dict[str, Margin]:

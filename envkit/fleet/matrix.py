@@ -36,32 +36,25 @@ Row = tuple[tuple[str, Value], ...]
 class Axes:
     """The fields that are allowed under `axes` and `include`; docs/fleet.md shows them."""
 
-    # torch may have a local version (2.7.1+cu126), and CUDA may be written as in an index (cu126).
-    torch: Annotated[Value, _version(lambda value: value.partition("+")[0]), Doc("version, prefix or specifier")]
-    cuda: Annotated[Value, _version(lambda value: value.removeprefix("cu")), Doc("CUDA runtime version")]
-    cudnn: Annotated[Value, _version(lambda value: value.removeprefix("cu")), Doc("cuDNN version")]
-    python: Annotated[Value, _version(lambda value: value.removeprefix("cu")), Doc("Python version")]
-    driver: Annotated[Value, _cell(), Doc("NVIDIA driver version of the machines that will run the image")]
-    gpu: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a GPU, or a list of them")]
-    os: Annotated[Value, _cell(), Doc("operating system id, such as debian12")]
+    torch: Annotated[Value, _TORCH, Doc("version, prefix or specifier")]
+    cuda: Annotated[Value, _CUDA, Doc("CUDA runtime version")]
+    cudnn: Annotated[Value, _CUDA, Doc("cuDNN version")]
+    python: Annotated[Value, _CUDA, Doc("Python version")]
+    driver: Annotated[Value, _TEXT, Doc("NVIDIA driver version of the machines that will run the image")]
+    gpu: Annotated[Value, _TEXTS, Doc("a GPU, or a list of them")]
+    os: Annotated[Value, _TEXT, Doc("operating system id, such as debian12")]
     platform: Annotated[Value, _one_of(*PLATFORMS), Doc(" or ".join(PLATFORMS))]
     source: Annotated[Value, _one_of(*SOURCES), Doc(", ".join(SOURCES))]
-    cpu: Annotated[Value, Each(_cpu, {"type": ["boolean", "null"]}), Doc("true for an image without CUDA")]
+    cpu: Annotated[Value, _CPU, Doc("true for an image without CUDA")]
     template: Annotated[Value, _cell(_template), Doc("miniconda, wheels, or one of your own")]
-    base: Annotated[Value, _cell(), Doc("base image, or bootstrap:debian/bookworm")]
+    base: Annotated[Value, _TEXT, Doc("base image, or bootstrap:debian/bookworm")]
     flavor: Annotated[Value, _one_of(*FLAVORS), Doc(" or ".join(FLAVORS))]
-    features: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a list of predefined additions")]
-    companions: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a list of packages installed with torch")]
-    conda: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a list of additional conda packages")]
-    pip: Annotated[Value, _cell(schema=_LIST, several=True), Doc("a list of additional packages from the Python index")]
-    apt: Annotated[
-        Value, _cell(schema=_LIST, several=True), Doc("a list of additional system packages on Debian and Ubuntu")
-    ]
-    rpm: Annotated[
-        Value,
-        _cell(schema=_LIST, several=True),
-        Doc("a list of additional system packages on Rocky Linux, UBI and CentOS"),
-    ]
+    features: Annotated[Value, _TEXTS, Doc("a list of predefined additions")]
+    companions: Annotated[Value, _TEXTS, Doc("a list of packages installed with torch")]
+    conda: Annotated[Value, _TEXTS, Doc("a list of additional conda packages")]
+    pip: Annotated[Value, _TEXTS, Doc("a list of additional packages from the Python index")]
+    apt: Annotated[Value, _TEXTS, Doc("a list of additional system packages on Debian and Ubuntu")]
+    rpm: Annotated[Value, _TEXTS, Doc("a list of additional system packages on Rocky Linux, UBI and CentOS")]
 
 
 class Combination(Axes):
@@ -256,13 +249,13 @@ def _rows_schema() -> dict[str, Any]:
 
 
 # An editor reads an unquoted 2.7 as a number; strictyaml reads it as text. Null = the field is not set.
-_TEXT = {"type": ["string", "number", "null"]}
-_LIST = {"anyOf": [_TEXT, schemas.listed(schemas.TEXT) | {"minItems": 1}]}
+_FORM: Mapping[str, Any] = {"type": ["string", "number", "null"]}
+_FORM_OF_LIST = {"anyOf": [_FORM, schemas.listed(schemas.TEXT) | {"minItems": 1}]}
 
 
 def _cell(
     check: Callable[[str, str], str | None] = lambda value, path: None,  # noqa: ARG005
-    schema: Mapping[str, Any] = _TEXT,
+    schema: Mapping[str, Any] = _FORM,
     *,
     several: bool = False,
 ) -> Each:
@@ -319,6 +312,12 @@ def _cpu(value: Any, at: Location, path: str) -> Value:
         at.faults.add(path, f"{_shown(value)} is not true or false")
         return None
     return value or None  # `cpu: false` is the default, so it is the same as no value
+
+
+_TEXT, _TEXTS = _cell(), _cell(schema=_FORM_OF_LIST, several=True)
+_CPU = Each(_cpu, {"type": ["boolean", "null"]})
+# torch may have a local version (2.7.1+cu126), and CUDA may be written as in an index (cu126).
+_TORCH, _CUDA = _version(lambda value: value.partition("+")[0]), _version(lambda value: value.removeprefix("cu"))
 
 
 def _refuse_useless(exclude: Sequence[Row], known: Mapping[str, Sequence[Value]], at: Location) -> None:

@@ -256,15 +256,16 @@ def opened(tree: Any, known: Collection[str], at: Location) -> Mapping[str, Any]
 
 def value(tree: Mapping[str, Any], kind: Any, at: Location, key: str) -> Any:
     """Return the value of one key of an opened mapping, None if it is absent or refused, after adding its errors."""
-    described = fields(kind)[key]
-    missing = described.doc.missing or at.wording.missing
+    return _value(tree, fields(kind)[key], at, key)
+
+
+def _value(tree: Mapping[str, Any], field: Field, at: Location, key: str) -> Any:
+    missing = at.wording.missing
     # Where keys are required, a mapping or list that is null is missing.
-    lacks = key not in tree or (
-        at.wording.missing is not None and tree[key] is None and not isinstance(described.form, Check)
-    )
-    if not lacks:
-        return described.form.read(tree[key], at, key)
-    if missing is not None and (key in tree or not described.doc.optional):
+    if key in tree and (missing is None or tree[key] is not None or isinstance(field.form, Check)):
+        return field.form.read(tree[key], at, key)
+    missing = field.doc.missing or missing
+    if missing is not None and (key in tree or not field.doc.optional):
         at.faults.add(at.at(key), missing)
     return None
 
@@ -278,7 +279,7 @@ def values(tree: Any, kind: Any, at: Location) -> dict[str, Any]:
     return {
         described[key].name: found
         for key in _reading_order(kind)
-        if (found := value(whole, kind, at, key)) is not None or key in whole
+        if (found := _value(whole, described[key], at, key)) is not None or key in whole
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from envkit.ground.progress import Reporter
+from envkit.ground.records import Row
 from envkit.image.name import ImageName
 
 DATA = "/run/envkit-data"
@@ -56,15 +57,11 @@ GUARANTEES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Isolation:
+class Isolation(Row):
     """How well a runner isolates a run from the machine. `missing` names the guarantees that it cannot give."""
 
     level: Literal["strong", "weak", "none"]
     missing: tuple[str, ...] = ()  # of GUARANTEES
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
-        return {"level": self.level, "missing": list(self.missing)}
 
 
 STRONG = Isolation(level="strong")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks.fields import promises
 from envkit.checks.model import Verdict
 from envkit.ground.errors import EnvironmentProblem, NotVerifiedError, TimeLimitError, VerificationError
+from envkit.ground.records import Row
 from envkit.verify.judge import check_of
 
 if TYPE_CHECKING:
@@ -27,16 +28,12 @@ _TIME_LIMIT = frozenset({"TIME_LIMIT", "SUITE_STOPPED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(Row):
     """A reason for the verdict on the whole image."""
 
     code: str  # UPPER_SNAKE
     message: str
     advice: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
-        return {"code": self.code, "message": self.message, "advice": self.advice}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(Row):
     """The whole run in a few fields."""
 
     verdict: str  # a Verdict, or NOT_VERIFIED
@@ -73,18 +70,6 @@ class Summary:
     diagnosis: tuple[str, ...]  # reason codes of failures, errors and warnings
     gpu: str  # 'exercised' | 'absent' | 'not promised'
     blames: str | None = None  # what failed: 'image' | 'machine'; None: the verdict is not FAIL
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
-        return {
-            "verdict": self.verdict,
-            "exit_code": self.exit_code,
-            "reasons": [reason.to_json() for reason in self.reasons],
-            "counts": self.counts,
-            "diagnosis": list(self.diagnosis),
-            "gpu": self.gpu,
-            "blames": self.blames,
-        }
 
 
 def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None = None) -> Summary:

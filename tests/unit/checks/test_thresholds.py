@@ -87,6 +87,12 @@ def test_a_check_that_was_skipped_or_left_out_says_nothing_of_its_rows(ids: list
         (HEAD + ROW.replace("    unit: '1'\n", "") + REST, "unit: missing or not text"),
         (HEAD.replace("8.0", "fast") + ROW + REST, r"links.generations.3: needs the numbers"),
         (HEAD + ROW + REST + ROW + REST, "given twice"),
+        (HEAD + ROW + REST + "    reference: fast\n", r"rules\.C05\.x\.reference: 'fast' is not a number"),
+        (HEAD + ROW + REST + "    reference: [1.0]\n", r"reference: \['1\.0'\] is not a number"),
+        (HEAD + ROW + REST + "    reference: {a: 1}\n", r"reference: \{'a': '1'\} is not a number"),
+        (HEAD + ROW + REST + "    reference: true\n", r"reference: True is not a number"),
+        (HEAD + ROW + REST + "    reference: 1.0.0\n", r"reference: '1\.0\.0' is not a number"),
+        (HEAD + ROW + REST + "    reference: ''\n", r"reference: '' is not a number"),
     ],
 )
 def test_a_table_at_fault_is_refused(text: str, message: str) -> None:
