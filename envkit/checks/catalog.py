@@ -291,6 +291,13 @@ def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
         at.add("machine", f"{code!r} is not a reason code")
     if card["needs"] not in NEEDS:
         at.add("needs", f"{card['needs']!r} is not one of {', '.join(NEEDS)}")
+    budgets, after = card.get("budgets_s", {}), card.get("after", [])
+    if not _is_seconds(card["budget_s"]):
+        at.add("budget_s", f"{card['budget_s']!r:.80} is not a number of seconds")
+    if not isinstance(budgets, dict) or not all(map(_is_seconds, budgets.values())):
+        at.add("budgets_s", f"{budgets!r:.80} is not a mapping of tiers to seconds")
+    if not isinstance(after, list) or not all(isinstance(name, str) for name in after):
+        at.add("after", f"{after!r:.80} is not a list of checks")
     faults.refuse(most=sys.maxsize)
     return CheckEntry(
         card["id"],
@@ -298,13 +305,20 @@ def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
         card["tier"],
         float(card["budget_s"]),
         card["needs"],
-        tuple((tier, float(seconds)) for tier, seconds in card.get("budgets_s", {}).items()),
+        tuple((tier, float(seconds)) for tier, seconds in budgets.items()),
         folder,
         str(card.get("topic", "")),
         card["verifies"],
         card["counts"],
-        tuple(card.get("after", ())),
+        tuple(after),
     )
+
+
+def _is_seconds(value: Any) -> bool:
+    try:
+        return float(value) >= 0
+    except (TypeError, ValueError):
+        return False
 
 
 def _not_codes(codes: Any) -> list[Any]:
