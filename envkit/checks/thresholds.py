@@ -280,7 +280,7 @@ def _table(tree: Any, name: str) -> Thresholds:
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         raise UsageError(f"{name}: schema is not {SCHEMA}")
     faults = Faults()
-    at = Location(name, faults, _Wording())
+    at = Location(name, faults, Wording(suggestions=0, key=str))
     links, rules = tree.get("links"), tree.get("rules")
     if not isinstance(links, dict) or not isinstance(rules, dict) or not rules:
         raise UsageError(f"{name}: links and rules must be mappings")
@@ -313,13 +313,6 @@ def _row(name: str, tree: Any, at: Location) -> Threshold | None:
     found = records.values(row, Threshold, at.under(f"{at.path}: {where}"))
     found["margins"] = _margins(f"{where}.margins", tree.get("margins"), tree.get("values"), at)
     return Threshold(name=name, **found) if len(at.faults) == before else None
-
-
-class _Wording(Wording):
-    suggestions = 0
-
-    def key(self, key: str) -> str:
-        return key
 
 
 def _form(kind: type, why: str, convert: Callable[[Any], Any] | None = None) -> Check:

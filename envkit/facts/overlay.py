@@ -48,7 +48,7 @@ def apply(facts: Facts, path: Path) -> Facts:
     """
     tree = strictyaml.read_file(path)
     faults = Faults()
-    at = Location(str(path), faults, _Wording())
+    at = Location(str(path), faults, _WORDING)
     rows = _tables(tree, at)
     merged = _merge(facts, rows, _sources(tree, at), tree)
     if not faults:
@@ -98,15 +98,12 @@ def _check(facts: Facts, rows: dict[str, dict[int, Any]], at: Location) -> None:
             at.add(f"{path}.{finding.field}" if finding.field else path, finding.what)
 
 
-class _Wording(Wording):
-    suggestions = sys.maxsize
+def _suggest(key: str, known: Collection[str]) -> str:
+    close = similar(key, list(known))
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
 
-    def unknown(self, key: str, known: Collection[str]) -> str:
-        close = similar(key, list(known))
-        return f"unknown; did you mean {close[0]!r}?" if close else f"unknown; known: {', '.join(known)}"
 
-    def key(self, key: str) -> str:
-        return f"{key:.{_SHOWN}}"
+_WORDING = Wording(unknown="unknown", suggest=_suggest, suggestions=sys.maxsize, key=f"{{:.{_SHOWN}}}".format)
 
 
 def _tables(tree: Any, at: Location) -> dict[str, dict[int, Any]]:

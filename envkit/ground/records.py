@@ -60,32 +60,18 @@ def _printable(key: str) -> str:
     return key if key.isprintable() and len(key) <= 80 else repr(key[:80])  # noqa: PLR2004
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
     """How the errors of one format are worded. The default is that of YAML files, in which keys may be left out."""
 
     missing: str | None = None  # of a key that is not there; None: keys may be left out
-    suggestions = MAX_FAULTS  # for the unknown keys of one mapping; each is compared with every known key
-
-    def unknown(self, key: str, known: Collection[str]) -> str:
-        """Return the error of an unknown key; `known` is empty if enough suggestions were made."""
-        return f"unknown key; {near(key, known)}" if known else "unknown key"
-
-    def mapping(self, value: Any) -> str:
-        """Return the error of a value that is not a mapping."""
-        return f"{quoted(value)} is not a mapping"
-
-    def rows(self, value: Any) -> str:
-        """Return the error of a value that is not a list."""
-        return f"{quoted(value)} is not a list"
-
-    def key(self, key: str) -> str:
-        """Return a key as a path has it."""
-        return _printable(key)
-
-    def label(self, row: Mapping[str, Any]) -> str:
-        """Return what follows the number of a row in its path."""
-        del row
-        return ""
+    unknown: str = "unknown key"
+    suggest: Callable[[str, Collection[str]], str] = near  # for an unknown key, of the known ones
+    suggestions: int = MAX_FAULTS  # in one mapping, because each compares the key with every known one
+    mapping: str = "{} is not a mapping"
+    rows: str = "{} is not a list"
+    key: Callable[[str], str] = _printable  # as a path has it
+    label: Callable[[Mapping[str, Any]], str] = lambda row: ""  # noqa: ARG005 - of a row, after its number in a path
 
 
 YAML = Wording()
@@ -109,6 +95,14 @@ class Location:
     def add(self, below: str, why: str) -> None:
         """Add an error at a path below the mapping."""
         self.faults.add(f"{self.path}{self.joint}{below}", why)
+
+    def no_mapping(self, path: str, value: Any) -> None:
+        """Add the error of a value that is not a mapping."""
+        self.faults.add(path, self.wording.mapping.format(quoted(value)))
+
+    def no_list(self, path: str, value: Any) -> None:
+        """Add the error of a value that is not a list."""
+        self.faults.add(path, self.wording.rows.format(quoted(value)))
 
     def under(self, path: str) -> Location:
         """Return a mapping below this one, by its path."""
@@ -228,7 +222,7 @@ def _of_type(hint: Any) -> Form | None:
 
 def _rows(kind: type[Any], value: Any, at: Location, path: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        at.faults.add(path, at.wording.rows(value))
+        at.no_list(path, value)
         return ()
     labels = (at.wording.label(item) if isinstance(item, Mapping) else "" for item in value)
     found = (
@@ -244,13 +238,16 @@ def opened(tree: Any, known: Collection[str], at: Location) -> Mapping[str, Any]
     if tree is None and is_file:
         at.faults.say(f"{at.path} is empty")
         return {}
-    if not isinstance(tree, Mapping):
+    if is_file and isinstance(tree, str):
         # The text of a file that is no such document is not shown: a link may lead to any file of the user.
-        hidden = is_file and isinstance(tree, str)
-        at.faults.add(at.path, "a text is not a mapping" if hidden else at.wording.mapping(tree))
+        at.faults.add(at.path, "a text is not a mapping")
+        return {}
+    if not isinstance(tree, Mapping):
+        at.no_mapping(at.path, tree)
         return {}
     for number, key in enumerate([key for key in tree if key not in known]):
-        at.faults.add(at.at(key), at.wording.unknown(key, known if number < at.wording.suggestions else ()))
+        suggestion = f"; {at.wording.suggest(key, known)}" if number < at.wording.suggestions else ""
+        at.faults.add(at.at(key), f"{at.wording.unknown}{suggestion}")
     return tree
 
 
@@ -368,7 +365,7 @@ def words(check: Callable[[str], str | None], form: Mapping[str, Any] = schemas.
 
     def reads(value: Any, at: Location, path: str) -> tuple[str, ...] | None:
         if not isinstance(value, list):
-            at.faults.add(path, at.wording.rows(value))
+            at.no_list(path, value)
             return None
         found: dict[str, None] = {}  # in the order of the list
         for index, item in enumerate(value):

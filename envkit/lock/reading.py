@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -19,34 +19,23 @@ _NEWER = re.compile(r"envkit\.lock/([0-9]{1,9})")
 _HINT = "envkit lock writes a new one"
 
 
-class _Wording(Wording):
-    """Every key is required, and nobody types the keys."""
-
-    missing = "missing"
-
-    def unknown(self, key: str, known: Collection[str]) -> str:
-        del key, known
-        return "unknown field"
-
-    def mapping(self, value: Any) -> str:
-        del value
-        return "not a mapping"
-
-    def rows(self, value: Any) -> str:
-        del value
-        return "not a list"
-
-    def key(self, key: str) -> str:
-        return f"{key:.80}"
-
-    def label(self, row: Mapping[str, Any]) -> str:
-        # Control characters in a name could change what a terminal shows.
-        name = row.get("name")
-        short = isinstance(name, str) and len(name) <= 80 and name.isprintable()  # noqa: PLR2004 - keeps messages short
-        return f" ({name})" if short else ""
+def _label(row: Mapping[str, Any]) -> str:
+    # Control characters in a name could change what a terminal shows.
+    name = row.get("name")
+    short = isinstance(name, str) and len(name) <= 80 and name.isprintable()  # noqa: PLR2004 - keeps messages short
+    return f" ({name})" if short else ""
 
 
-_WORDING = _Wording()
+# Every key is required, and none is typed by a person.
+_WORDING = Wording(
+    missing="missing",
+    unknown="unknown field",
+    suggestions=0,
+    mapping="not a mapping",
+    rows="not a list",
+    key="{:.80}".format,
+    label=_label,
+)
 
 
 def json_schema() -> dict[str, Any]:

@@ -132,7 +132,7 @@ def url(value: Any) -> str | None:
 
 def _request(value: Any, at: Location, path: str) -> tuple[tuple[str, str | tuple[str, ...] | None], ...]:
     if not isinstance(value, dict):
-        at.faults.add(path, at.wording.mapping(value))
+        at.no_mapping(path, value)
         return ()
     entries: list[tuple[str, str | tuple[str, ...] | None]] = []
     for key, item in value.items():

@@ -351,7 +351,7 @@ class _Copy:
 
 def _copies(value: Any, at: Location, path: str) -> Pairs | None:
     if not isinstance(value, list):
-        at.faults.add(path, at.wording.rows(value))
+        at.no_list(path, value)
         return None
     copies = []
     for index, item in enumerate(value):

@@ -29,8 +29,7 @@ class Whole(Row):
     where: str = "nowhere"  # not a key
 
 
-class Strict(Wording):
-    missing = "missing"
+STRICT = Wording(missing="missing")
 
 
 def errors(tree: Any, kind: type[Any] = Whole, wording: Wording = records.YAML) -> list[str]:
@@ -62,7 +61,7 @@ def test_every_error_is_reported_with_its_path_in_the_order_of_the_fields() -> N
 
 
 def test_where_keys_are_required_a_missing_one_and_a_mapping_that_is_null_are_errors() -> None:
-    assert errors({"main": None, "parts": None}, wording=Strict()) == [
+    assert errors({"main": None, "parts": None}, wording=STRICT) == [
         "x.yaml: seal: missing",
         "x.yaml: title: missing",
         "x.yaml: main: missing",
