@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from envkit.assemble.compress import GZIP, recipe
 from envkit.assemble.layer import WRITER_VERSION, LayerWriter
@@ -299,13 +299,12 @@ class _Workers(Generic[P]):
 
     def make(self, group: tuple[P, ...]) -> None:
         """Make one layer."""
-        try:
-            self._progress.check()
+
+        def write(sink: IO[bytes]) -> LayerDigest:
             with (
                 self._receive() if self._receive is not None else nullcontext() as receiver,
-                self._cache.making(self._keys[group]) as new,
                 LayerWriter(
-                    new.stream,
+                    sink,
                     compression=self._compression,
                     threaded=self._packers is not None and download_size(group) >= self._kind.threaded_from,
                     on_bytes=self._progress.add,
@@ -314,10 +313,14 @@ class _Workers(Generic[P]):
                 ) as layer,
             ):
                 self._kind.write(group, layer, self._progress)
-                new.layer = layer.close()
+                digest = layer.close()
                 if receiver is not None:
-                    receiver.finish(new.layer)
-            self.made[group] = new.cached
+                    receiver.finish(digest)
+            return digest
+
+        try:
+            self._progress.check()
+            self.made[group] = self._cache.make(self._keys[group], write)
             self._kind.made(group)
         except BaseException as error:  # noqa: BLE001 - raised again by `__exit__`
             self._errors.append(error)

@@ -44,16 +44,6 @@ class Cached:
     path: Path
 
 
-class New:
-    """A blob that is being written: fill `stream`, then set `layer`. `cached` is set once it is in the cache."""
-
-    layer: LayerDigest
-    cached: Cached
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream = stream
-
-
 class LayerCache:
     """The layers in a cache.
 
@@ -106,14 +96,7 @@ class LayerCache:
         return self._offered(Cached(layer=layer, path=path))
 
     def make(self, key: str, write: Callable[[IO[bytes]], LayerDigest]) -> Cached:
-        """Store the blob that `write` writes under `key`; see `making`."""
-        with self.making(key) as new:
-            new.layer = write(new.stream)
-        return new.cached
-
-    @contextlib.contextmanager
-    def making(self, key: str) -> Iterator[New]:
-        """Yield a new blob, which the `with` block fills and describes, and store it under `key`.
+        """Store the blob that `write` writes and describes under `key`.
 
         Raises:
             EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
@@ -124,21 +107,20 @@ class LayerCache:
                 # Shared: after the rename, `_lock` locks this file through another descriptor, and would wait forever
                 # for an exclusive lock of this one.
                 store.lock(stream.fileno(), shared=True)
-                new = New(stream)
-                yield new
+                layer = write(stream)
                 stream.flush()
-                path = self._blob(new.layer.digest)
+                path = self._blob(layer.digest)
                 # Pruning takes this lock, so it cannot remove the blob between the rename and `_lock`.
                 with store.locked(path.parent):
                     # Others have locked that file and know its inode; a replacement would be unlocked and have another
                     # stamp.
-                    if not _is_used(path, new.layer):
+                    if not _is_used(path, layer):
                         _put(temporary, path)
                     with open_own(path) as blob:
                         self._lock(blob)
                         stamp = _stamp(blob)
-            self._write_note(key, new.layer, stamp)
-        new.cached = self._offered(Cached(layer=new.layer, path=path))
+            self._write_note(key, layer, stamp)
+        return self._offered(Cached(layer=layer, path=path))
 
     def _offered(self, cached: Cached) -> Cached:
         if self._offer is not None:
