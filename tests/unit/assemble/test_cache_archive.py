@@ -40,6 +40,16 @@ def test_files_are_added_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
+    [f"downloads/{HEX}", f"blobs/{HEX}", f"layers/blobs/{HEX}", f"layers/layers/{'0' * 64}.json",
+     f"built/{'0' * 64}/note.json", f"built/{'0' * 64}/a-1.0+cu126-cp311-none-any.whl"],
+)  # fmt: skip
+def test_archives_of_older_versions_are_read(name: str, tmp_path: Path) -> None:
+    assert take(archive(tmp_path, (name, DATA)), tmp_path / "cache", Silent()) == (1, 0)
+    assert (tmp_path / "cache" / name).read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    "name",
     ["../escape", f"/downloads/{HEX}", f"downloads/../{HEX}", "downloads/short", f"runs/{HEX}", f"downloads/{HEX}/x",
      f"layers/layers/{HEX}", f"built/{HEX}/../x.whl", "settings.yaml", f"layers/{HEX}"],
 )  # fmt: skip

@@ -11,7 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.engines.layer_cache import LayerCache
-from envkit.ground.cache import KINDS, ROWS, Entry, Rule, builds_excluded, chosen, entries, prune, remove
+from envkit.ground.cache import (
+    BUILT_WHEELS,
+    KINDS,
+    ROWS,
+    RUNS,
+    STAGING,
+    UNPACKED,
+    Entry,
+    Kind,
+    Rule,
+    builds_excluded,
+    chosen,
+    entries,
+    in_use,
+    prune,
+    remove,
+    run_folder,
+)
+from envkit.ground.errors import EnvironmentProblem
 from envkit.image.spec import LayerDigest
 
 DAY = 86400
@@ -226,3 +244,37 @@ def test_nothing_is_alone_beside_a_build(tmp_path: Path) -> None:
     del cache
     with builds_excluded(tmp_path) as idle:
         assert idle
+
+
+def test_the_folder_of_a_run_goes_and_so_does_that_of_a_killed_one(tmp_path: Path) -> None:
+    killed = RUNS.at(tmp_path, "killed")
+    killed.mkdir(parents=True)
+    with run_folder(tmp_path) as first, run_folder(tmp_path) as second:
+        assert {first, second} == set(RUNS.at(tmp_path).iterdir())
+    assert not list(RUNS.at(tmp_path).iterdir())
+
+
+def test_a_cache_that_is_a_file_cannot_have_runs(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(EnvironmentProblem, match=r"cache/runs cannot be written: Not a directory"):
+        run_folder(tmp_path / "cache").__enter__()
+
+
+def test_what_a_download_needs_stays_while_it_is_in_use(home: Path) -> None:
+    with in_use(home / "cache"), in_use(home / "cache"):
+        done = prune(home / "cache", home / "state", EVERYTHING)
+    assert {one.row for one in done.in_use} == {"downloads", "bases", "built", "listings", "repodata"}
+    assert _prune(home, EVERYTHING) == {"downloads", "bases", "built", "listings", "repodata"}
+
+
+@pytest.mark.parametrize("kind", [UNPACKED, BUILT_WHEELS, STAGING, RUNS], ids=lambda kind: kind.folder)
+def test_an_unfinished_entry_is_a_leftover_unless_its_writer_lives(kind: Kind, tmp_path: Path) -> None:
+    with kind.fresh(tmp_path) as folder:
+        _age(folder, 1)
+        (found,) = entries(tmp_path)
+        assert (found.row, found.path) == ("leftovers", folder)
+        assert remove(found, idle=True) is None
+        folder.with_name(f"{folder.name}0").mkdir()  # of a writer that has ended
+        kind.sweep(tmp_path)
+        assert list(kind.at(tmp_path).iterdir()) == [folder]
+    assert not list(kind.at(tmp_path).iterdir())
