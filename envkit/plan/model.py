@@ -20,9 +20,14 @@ TIERS = ("quick", "standard", "deep")
 
 _EXPLANATIONS = ("reasons", "warnings", "sources", "rejected_count", "files")  # `family` has the pins of the files
 
+_MAPPINGS = ("solve_env", "env", "labels", "package_indexes")  # pairs in a plan, mappings in its JSON
+_ADDITIONS = (  # keys that were added later
+    "copy", "ports", "volumes", "allow_source", "constraints", "find_links", "indexes", "package_indexes", "bytecode",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installer:
+class Installer(Row):
     """The Miniconda installer of the build stage."""
 
     file: str
@@ -32,7 +37,7 @@ class Installer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class Copied(Row):
     """A file or folder of a project to copy into the image; see `envkit.plan.copying`."""
 
     source: str  # relative to the definition's folder
@@ -67,7 +72,7 @@ class Smoke(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildPlan:
+class BuildPlan(Row):
     """One image to build. Equal plans have equal digests, wherever and whenever they were made."""
 
     name: str
@@ -97,64 +102,25 @@ class BuildPlan:
     smoke: Smoke
     facts_digest: str
     prefix: str = PREFIX
-    constraints: tuple[str, ...] = ()  # versions of packages that other packages require, as pip specs
-    allow_source: tuple[str, ...] = ()  # packages that may be built from source, see `envkit.plan.source_spec`
-    find_links: tuple[str, ...] = ()  # URLs of pages that link to more wheels
-    indexes: tuple[str, ...] = ()  # URLs of more package indexes, searched before the Python index
-    package_indexes: tuple[tuple[str, str], ...] = ()  # package, URL of the only index that it may come from
     copy: tuple[Copied, ...] = ()  # later entries overwrite earlier ones
     ports: tuple[str, ...] = ()  # '8888/tcp'
     volumes: tuple[str, ...] = ()  # absolute paths
+    allow_source: tuple[str, ...] = ()  # packages that may be built from source, see `envkit.plan.source_spec`
+    constraints: tuple[str, ...] = ()  # versions of packages that other packages require, as pip specs
+    find_links: tuple[str, ...] = ()  # URLs of pages that link to more wheels
+    indexes: tuple[str, ...] = ()  # URLs of more package indexes, searched before the Python index
+    package_indexes: tuple[tuple[str, str], ...] = ()  # package, URL of the only index that it may come from
     bytecode: bool = True  # compile the modules
     # The folder that `copy` reads from on this machine, so it is not in the JSON or the digest. Empty: the current one.
     folder: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready tree, schema included."""
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "title": self.title,
-            "resolution": self.resolution.to_json(),
-            "template": self.template,
-            "flavor": self.flavor,
-            "os_family": self.os_family,
-            "base": self.base,
-            "build_base": self.build_base,
-            "installer": self.installer and {k: getattr(self.installer, k) for k in ("file", "url", "sha256", "conda")},
-            "family": list(self.family),
-            "channels": list(self.channels),
-            "solve_env": dict(self.solve_env),
-            "interpreter": self.interpreter,
-            "conda": list(self.conda),
-            "pip": list(self.pip),
-            "system": list(self.system),
-            "build_system": list(self.build_system),
-            "env": dict(self.env),
-            "labels": dict(self.labels),
-            "features": list(self.features),
-            "user": self.user,
-            "workdir": self.workdir,
-            "entrypoint": list(self.entrypoint),
-            "cmd": list(self.cmd),
-            "smoke": {k: getattr(self.smoke, k) for k in Smoke.__dataclass_fields__},
-            "facts_digest": self.facts_digest,
-            "prefix": self.prefix,
-            **self._additions(),
-        }
-
-    def _additions(self) -> dict[str, Any]:
-        """Return keys that were added later. Empty ones are left out, so older plans keep their digests."""
-        additions = {
-            "copy": [copied.to_json() for copied in self.copy],
-            "ports": list(self.ports),
-            "volumes": list(self.volumes),
-        }
-        additions |= {"allow_source": list(self.allow_source), "constraints": list(self.constraints)}
-        additions |= {"find_links": list(self.find_links), "indexes": list(self.indexes)}
-        additions |= {"package_indexes": dict(self.package_indexes)}
-        present = {key: value for key, value in additions.items() if value}
-        return present if self.bytecode else present | {"bytecode": False}
+        tree = {"schema": SCHEMA, **Row.to_json(self), "resolution": self.resolution.to_json()}
+        tree |= {key: dict(getattr(self, key)) for key in _MAPPINGS}
+        del tree["folder"]
+        # Empty ones are left out, so older plans keep their digests.
+        return {key: value for key, value in tree.items() if key not in _ADDITIONS or value not in ([], {}, True)}
 
     def canonical(self) -> bytes:
         """Return the plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""
