@@ -11,6 +11,7 @@ import yaml
 
 from envkit.cli import main
 from envkit.facts.load import load
+from envkit.ground import cache
 from tests import words
 from tests.support import documented
 from tests.support.command_lines import of_line, parsed
@@ -165,3 +166,14 @@ def test_every_page_that_sets_a_machine_up_installs_the_same_packages() -> None:
         assert machine ^ container == {"bubblewrap", "proot"}, page
         assert machine >= {"python3-venv", "mmdebstrap", "apt-get", "update"}, page
     assert all("~/envkit " not in page.read_text(encoding="utf-8") for page in TEXTS)
+
+
+def test_the_page_of_the_cache_names_the_folder_of_every_kind() -> None:
+    rows = [line.split("|")[1:3] for line in (DOCS / "cache.md").read_text().splitlines() if line.startswith("| ")]
+    table = {
+        name.strip(): set(re.findall("`([^`]+)`", folders)) for names, folders in rows for name in names.split(",")
+    }
+    assert {name for name in table if name != "entries"} == set(cache.ROWS)
+    shown = {kind: "layers/<digest>" if kind == cache.UNPACKED else kind.folder for kind in cache.KINDS}
+    assert {folder for kind, folder in shown.items() if folder not in table[kind.row]} == set()
+    assert set().union(*table.values()) == {*shown.values(), cache.NOTES.folder}
