@@ -54,6 +54,7 @@ ALIKE: Mapping[str, Callable[[bytes], object]] = {
     rf"{_INFO}/INSTALLER": bytes.isspace,  # each tool's own name
     r"opt/env/conda-meta/[^/]+\.json": _conda,
     r"opt/env/bin/(?:greet|tool)": _launcher,
+    r"opt/env/.*\.pyc": bytes,  # compiled again by the Dockerfile, the package's own with another time when assembled
     r"opt/env/pyvenv\.cfg": _environment,
 }
 
