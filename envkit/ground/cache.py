@@ -130,7 +130,7 @@ class Kind:
             elif path == folder if self.whole else re.fullmatch(self.names, path.name):
                 own = (path / self.note,) if self.note and path.is_dir() else tuple(notes.pop(path.name, ()))
                 yield self.row, path, own
-        for rows in notes.values():  # notes whose entry no longer exists
+        for rows in notes.values():  # notes whose entry is gone
             yield from ((LEFTOVERS, note, ()) for note in rows)
 
     def _is_unfinished(self, path: Path) -> bool:
