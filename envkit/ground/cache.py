@@ -61,7 +61,7 @@ class Kind:
     row: str  # of ROWS
     folder: str  # below the cache
     locked_by: LockedBy
-    names: str = "(?s).*"  # a pattern of the entries' names; other children are no entries of this kind
+    names: str = "(?s).*"  # a pattern of the entries' names; other children belong to other kinds
     hides: bool = False  # an entry has a name with a dot and is locked by its writer until it is complete
     note: str = ""  # the file in an entry whose time is that of the last use
     notes: Kind | None = None  # such files in a folder of their own: each has the entry's name in `digest`

@@ -195,7 +195,7 @@ class Field(NamedTuple):
 def fields(kind: Any) -> Mapping[str, Field]:
     """Return the description of every key of a row, in the order of the documentation.
 
-    That of a class variable is no field of the value.
+    That of a class variable is left out of the value.
     """
     described: dict[str, Field] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -233,13 +233,13 @@ def _rows(kind: type[Any], value: Any, at: Location, path: str) -> tuple[Any, ..
 
 
 def opened(tree: Any, known: Collection[str], at: Location) -> Mapping[str, Any]:
-    """Return a mapping after adding the errors of its unknown keys; an empty one for a value that is no mapping."""
+    """Return a mapping after adding the errors of its unknown keys; an empty one for any other value."""
     is_file = at.joint == ": "
     if tree is None and is_file:
         at.faults.say(f"{at.path} is empty")
         return {}
     if is_file and isinstance(tree, str):
-        # The text of a file that is no such document is not shown: a link may lead to any file of the user.
+        # The text of another file is not shown: a link may lead to any file of the user.
         at.faults.add(at.path, "a text is not a mapping")
         return {}
     if not isinstance(tree, Mapping):
