@@ -22,7 +22,7 @@ GIB = 1 << 30
 _MOST = 32 * GIB  # more than a run ever needed at once; what was freed still takes disk
 _LEFT = 2 * GIB  # of the disk, for what the world writes beside it
 # Nothing in it outlives a run, so nothing has to be on the disk at any time.
-_OPTIONS = "noatime,data=writeback,barrier=0,commit=300"
+_OPTIONS = "noatime,discard,data=writeback,barrier=0,commit=300"
 
 
 def folder() -> Path:
