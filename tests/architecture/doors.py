@@ -126,3 +126,10 @@ FAULT_LISTS = {
     },
 }  # fmt: skip
 """Modules that raise a list of errors of their own and not `envkit.ground.errors.Faults`, each with its reason."""
+
+NAMESAKES = {
+    "envkit.engines.journal", "envkit.ground.state",  # folders of the state
+    "envkit.facts.evidence", "envkit.plan.definition",  # folders of this installation
+    "envkit.image.archive", "envkit.image.layout",  # folders of the image formats
+}  # fmt: skip
+"""Modules with folders that have the name of one of the cache's."""

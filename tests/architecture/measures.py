@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -283,15 +283,25 @@ def loose_options(found: list[Module], source: str) -> set[str]:
     return loose
 
 
-def equal_options(found: list[Module]) -> list[str]:
-    """Return the help of every option that is declared twice, word for word."""
-    seen: list[tuple[str, str]] = []
+def option_declarations(found: list[Module]) -> Counter[tuple[str, str]]:
+    """Return how often each option is declared word for word, by its help and its whole declaration."""
+    seen: Counter[tuple[str, str]] = Counter()
     for one in found:
         for node in nodes(one.tree):
             text = next((word.value for word in getattr(node, "keywords", []) if word.arg == "help"), None)
             if _called(node) in _DECLARE and isinstance(text, ast.Constant):
-                seen.append((str(text.value), ast.dump(node)))
-    return sorted({text for text, dump in seen if [other for _, other in seen].count(dump) > 1})
+                seen[str(text.value), ast.dump(node)] += 1
+    return seen
+
+
+def gpu_rules(found: list[Module]) -> set[str]:
+    """Return the modules that decide whether code runs on a GPU: the same major version, and at most its minor one."""
+    return {one.name for one in found if any(map(_compares_capabilities, nodes(one.tree)))}
+
+
+def lane_tables(found: list[Module]) -> set[str]:
+    """Return the modules that know what a PCIe lane carries: its rates by generation, or the column that has them."""
+    return literals(found, "gt_per_s") | {one.name for one in found if any(map(_has_lane_rates, nodes(one.tree)))}
 
 
 def fault_lists(found: list[Module]) -> set[str]:
@@ -473,6 +483,27 @@ def _adds_option(node: ast.AST) -> bool:
     if isinstance(node, ast.ImportFrom):
         return node.module == "click" and any(alias.name in (*made, "Option", "Argument") for alias in node.names)
     return isinstance(node, ast.Call) and _receiver(node) == "click" and _called(node) in (*made, "Option", "Argument")
+
+
+def _compares_capabilities(node: ast.AST) -> bool:
+    if not isinstance(node, ast.BoolOp) or not isinstance(node.op, ast.And):
+        return False
+    compared = [(ast.unparse(one), one.ops[0]) for one in node.values if isinstance(one, ast.Compare)]
+    return any("[0]" in text and isinstance(how, ast.Eq) for text, how in compared) and any(
+        "[1]" in text and isinstance(how, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for text, how in compared
+    )
+
+
+def _has_lane_rates(node: ast.AST) -> bool:
+    """Return whether a mapping has numbers by generation that nearly double each time, as GT/s and GB/s do."""
+    if not isinstance(node, ast.Dict):
+        return False
+    pairs = [(key.value, one.value) for key, one in zip(node.keys, node.values, strict=True)
+             if isinstance(key, ast.Constant) and isinstance(one, ast.Constant)]  # fmt: skip
+    rates = {key: one for key, one in pairs if isinstance(key, int) and isinstance(one, float)}
+    return all(generation in rates for generation in (3, 4, 5)) and all(
+        1.9 < rates[generation + 1] / rates[generation] < 2.1 for generation in (3, 4)
+    )
 
 
 def _declared(node: ast.AST) -> list[ast.expr]:

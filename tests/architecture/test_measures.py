@@ -276,7 +276,27 @@ def test_an_option_that_is_declared_twice_is_seen(tmp_path: Path) -> None:
         "def y():\n    return flag(\n        '--y', help='Y.'\n    )\nclass B:\n    x: str = option('--x', help='X.')"
     )
     found = package(tmp_path, one=_FIELDS, second=second, third="class C:\n    z: str = other('--z', help='Z.')")
-    assert measures.equal_options(found) == ["Y."]
+    assert {text: count for (text, _), count in measures.option_declarations(found).items()} == {
+        "X.": 1, "Y.": 2
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "def f(own, archs):\n    return [x for x in archs if x[0] == own[0] and x[1] <= own[1]]",
+        "def f(major, minor, arch):\n    return g(arch)[0] == major and g(arch)[1] <= minor and arch != 'a'",
+    ],
+)
+def test_a_second_rule_of_compute_capabilities_is_seen(tmp_path: Path, second: str) -> None:
+    none = "def f(a, b):\n    return a[0] == b[0] and a[1] == b[1] or (a[0] > 1 and b[1] < 3)"
+    assert measures.gpu_rules(package(tmp_path, none=none, second=second)) == {"made.second"}
+
+
+@pytest.mark.parametrize("second", ["_GB = {3: 0.8, 4: 1.6, 5: 3.2}", "def f(row):\n    return row['gt_per_s'] / 8"])
+def test_a_second_table_of_pcie_lanes_is_seen(tmp_path: Path, second: str) -> None:
+    none = "A = {'8.0': 3, '16.0': 4, '32.0': 5}\nB = {3: 0.1, 4: 0.9, 5: 0.2}\nC = {3: 1, 4: 2, 5: 4}"
+    assert measures.lane_tables(package(tmp_path, none=none, second=second)) == {"made.second"}
 
 
 @pytest.mark.parametrize(

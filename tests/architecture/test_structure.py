@@ -32,12 +32,8 @@ def test_one_module_knows_the_folders_of_the_cache(package: list[measures.Module
     kinds = {kind for kind in vars(cache).values() if isinstance(kind, cache.Kind)}
     # Notes are listed with their layers; names of opened images and the lock for Podman take no room.
     assert kinds - set(cache.KINDS) == {cache.NOTES, cache.REFERENCES, cache.PODMAN}
-    assert measures.cache_paths(package, {kind.folder for kind in kinds}) == {
-        "envkit.ground.cache",
-        "envkit.engines.journal", "envkit.ground.state",  # folders of the state
-        "envkit.facts.evidence", "envkit.plan.definition",  # folders of this installation
-        "envkit.image.archive", "envkit.image.layout",  # folders of the image formats
-    }  # fmt: skip
+    folders = {kind.folder for kind in kinds}
+    assert measures.cache_paths(package, folders) == {"envkit.ground.cache"} | doors.NAMESAKES
     assert measures.callers(package, "envkit.ground.cache", "Kind") == {"envkit.ground.cache"}
 
 
@@ -106,13 +102,21 @@ def test_an_option_is_declared_once_as_a_field(package: list[measures.Module]) -
     """The parser, the help and the value that a command gets are made from that field."""
     assert measures.parser_options(package) == {"envkit.cli.main"}  # --version, which click answers itself
     assert measures.loose_options(package, "envkit.cli.declare") == set()
-    assert measures.equal_options(package) == []
+    assert {text for (text, _), count in measures.option_declarations(package).items() if count > 1} == set()
     users = {
         name
         for kind in ("option", "argument", "group")
         for name in measures.takers(package, "envkit.cli.declare", kind)
     }
     assert len(users) > 25
+
+
+def test_one_module_says_whether_a_build_runs_on_a_gpu(package: list[measures.Module]) -> None:
+    assert measures.gpu_rules(package) == {"envkit.facts.gpu_code"}
+
+
+def test_one_module_knows_what_a_pcie_lane_carries(package: list[measures.Module]) -> None:
+    assert measures.lane_tables(package) == {"envkit.checks.thresholds"}
 
 
 def test_one_class_collects_the_errors_of_a_document(package: list[measures.Module]) -> None:
