@@ -59,7 +59,7 @@ PARSERS = {
         "envkit.fleet.build_task", "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state",
         "envkit.fleet.verify_task",
         "envkit.ground.state", "envkit.lock.built", "envkit.plan.store",
-        "envkit.project.definition", "envkit.project.listing", "envkit.render.lint_model", "envkit.source.inside",
+        "envkit.project.definition", "envkit.project.listing", "envkit.render.lint", "envkit.source.inside",
         "envkit.verify.selftest", "envkit.verify.verified", "envkit.engines.compile_inside",
     },
     "answers of programs of this machine": {

@@ -7,7 +7,7 @@ import pytest
 
 from envkit.ground.errors import UsageError
 from envkit.render import lint
-from envkit.render.lint_model import Finding
+from envkit.render.lint import Finding
 from envkit.render.model import Rendered
 from envkit.render.render import render
 from tests.support.plans import context, shipped_plan
