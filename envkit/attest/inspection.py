@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from envkit.attest import sbom
 from envkit.attest.attached import Attachments, Attestation, Status
 from envkit.attest.content import WHEEL, Content
-from envkit.attest.coverage import Coverage, coverage
 from envkit.attest.diff import stack
 from envkit.attest.statement import NAMES, SBOM, VERIFY
-from envkit.attest.verification import Verification, exercised, verification_of
+from envkit.attest.verification import Coverage, Verification, coverage, exercised, verification_of
 from envkit.ground.errors import EnvkitError, IntegrityError, NotVerifiedError, VerificationError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import counted

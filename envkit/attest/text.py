@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from envkit.attest.attached import Attestation, Status
-from envkit.attest.coverage import MINOR, NATIVE
 from envkit.attest.diff import stack
 from envkit.attest.inspection import created
+from envkit.attest.verification import MINOR, NATIVE
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import counted
 from envkit.ground.sizes import shown_size

@@ -1,7 +1,6 @@
 import pytest
 
-from envkit.attest.coverage import MINOR, NATIVE, coverage, cubin
-from envkit.attest.verification import Card
+from envkit.attest.verification import MINOR, NATIVE, Card, coverage, cubin
 from tests.support.attestations import LABELS
 
 

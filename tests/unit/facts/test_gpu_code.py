@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.attest.coverage import cubin
+from envkit.attest.verification import cubin
 from envkit.checks.c03_arch.judge import judge
 from envkit.checks.case import Case
 from envkit.facts.gpu_code import EXACT, PTX, SAME_MAJOR, knows, parse_flags, runs, supports
