@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.doctor.host import loader_path
+from envkit.doctor.host.libraries import of_folders
 from envkit.doctor.model import Severity
 from tests.unit.doctor.machine import machine
 
@@ -32,12 +32,12 @@ TOOLKIT = "/usr/local/cuda-12.4/targets/x86_64-linux/lib"
     ],
 )
 def test_what_is_in_the_folders_decides(tmp_path: Path, files: tuple[str, ...], path: str, told: list[str]) -> None:
-    found = list(loader_path.findings(machine(tmp_path, dict.fromkeys(files, "")), path))
+    found = list(of_folders(machine(tmp_path, dict.fromkeys(files, "")), path))
     assert [one.id for one in found] == told
 
 
 def test_a_stub_is_an_error_and_the_libraries_of_a_folder_are_named(tmp_path: Path) -> None:
     files = dict.fromkeys(["/cuda/stubs/libcuda.so", *(f"/cuda/lib{name}.so.12" for name in ("cublas", "cudart"))], "")
-    stub, copies = loader_path.findings(machine(tmp_path, files), "/cuda:/cuda/stubs")
+    stub, copies = of_folders(machine(tmp_path, files), "/cuda:/cuda/stubs")
     assert (stub.severity, stub.evidence[0].text) == (Severity.ERROR, "/cuda/stubs")
     assert copies.evidence[0].text == "/cuda: libcublas, libcudart"
