@@ -35,18 +35,22 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup lint lint-fast unit test test-rest test-all fuzz demo image embedded-tools docs bench clean
 
+# Usual times on two cores; those of test and demo are without the set-up of the first run. `image` and `bench` were not
+# measured.
 help:
-	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
-	@echo 'make test     set everything up, then lint and the quick tests, those with real engines too'
-	@echo 'make test-all lint and every test; make test-rest runs what make test left out'
-	@echo 'make setup    .venv with envkit and every tool'
-	@echo 'make lint     ruff, codespell, mypy, import-linter'
-	@echo 'make unit     the fast tests: no socket, no process'
-	@echo 'make fuzz     coverage-guided fuzzing of the parsers of untrusted input, SECONDS=60 each'
-	@echo 'make image    an image of envkit itself, built without an engine; 40 MB of downloads'
-	@echo 'make docs     the documentation site in build/site; warnings are errors'
-	@echo 'make bench    every module of benchmarks/'
-	@echo 'make clean    end what the world started and remove what was made here'
+	@echo 'make setup      about 3 min   .venv with envkit and every tool (the first time)'
+	@echo 'make demo       about 2 min   build a CUDA image without an engine and verify it; a few GB of downloads'
+	@echo 'make lint       about 90 s    ruff, codespell, mypy, import-linter; FILE=PATH takes seconds'
+	@echo 'make lint-fast  seconds       ruff alone'
+	@echo 'make unit       minutes       the fast tests: no socket, no process; ARGS=FOLDER takes only those'
+	@echo 'make test       about 12 min  set everything up, then lint and the quick tests, those with real engines too'
+	@echo 'make test-rest  about 1 h     every test that make test left out'
+	@echo 'make test-all   over 1 h      lint and every test'
+	@echo 'make fuzz       about 7 min   coverage-guided fuzzing of the parsers of untrusted input, SECONDS=60 each'
+	@echo 'make image                    an image of envkit itself, built without an engine; 40 MB of downloads'
+	@echo 'make docs       seconds       the documentation site in build/site; warnings are errors'
+	@echo 'make bench                    every module of benchmarks/'
+	@echo 'make clean      seconds       end what the world started and remove what was made here'
 
 setup: $(READY)
 
