@@ -95,7 +95,7 @@ def wheel_row() -> Row:
             )  # fmt: skip
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type] # None ends it
+            threading.setprofile(None)
     return "files to follow one wheel into a layer", len(seen), sorted(seen)
 
 
