@@ -67,7 +67,7 @@ def test_a_context_counts_wherever_it_is_shown() -> None:
         assert finding.title == "cuDNN could not start under JAX"
         assert "XLA_PYTHON_CLIENT_PREALLOCATE" in finding.fix[0]
         assert matching.shown(log)[0].title == finding.title
-    assert matching.shown(error)[0].title.endswith("could not start under TensorFlow")
+    assert matching.shown(error)[0].title.endswith("could not start under TensorFlow or XLA")
 
 
 def test_a_row_of_another_system_is_not_named() -> None:
