@@ -39,7 +39,7 @@ from benchmarks._report import Figure, finish, tell
 from benchmarks.fleet import DEFINITION, _served
 from envkit.engines.model import BuildOptions
 from envkit.facts.load import load as load_facts
-from envkit.fleet import build_task, cells
+from envkit.fleet import build_task, expand
 from envkit.fleet.cluster import Affinity, Machine
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.local import LocalPool
@@ -115,7 +115,7 @@ def _tasks(here: _sides.Workspace, sizes: Sequence[int]) -> list[BuildTask]:
     axes = {"python": list(pythons), "torch": list(torches), "base": bases}
     tree = {"schema": "envkit.matrix/1", "image": "./cpu.yaml", "axes": axes}
     (here.folder / "matrix.yaml").write_text(json.dumps(tree))
-    expanded = cells.expand(read_matrix(here.folder / "matrix.yaml"), {}, load_facts(), load_definition)
+    expanded = expand.expand(read_matrix(here.folder / "matrix.yaml"), {}, load_facts(), load_definition)
     locks = Locks(settings.load({}, os.environ, here.folder), "embedded", Silent())
     unlocked = [task_of(cell, "embedded", BuildOptions(), verify=False) for cell in expanded.cells]
     return [

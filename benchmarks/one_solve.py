@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from packaging.utils import canonicalize_name
 
 from benchmarks._report import Figure, finish, tell
-from envkit.lock.places import python_index
+from envkit.lock.index_locations import python_index
 from envkit.lock.store import read_lock
 from envkit.lock.uv import binary
 

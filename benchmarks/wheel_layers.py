@@ -33,15 +33,15 @@ from isal import igzip_lib
 
 from benchmarks._report import Figure, finish
 from envkit.assemble.layer_plan import groups
-from envkit.assemble.stage import Progress, make_layers
+from envkit.assemble.layer_pool import Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
 from envkit.engines.layer_cache import LayerCache
 from envkit.ground.host import cores
 from envkit.ground.progress import Silent
 from envkit.image.zip_entries import Entry, entries
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Wheel
-from envkit.lock.places import Places
 from envkit.registry.transport import Transport
 
 REQUIREMENT = "torch==2.7.1"  # the index serves it for CUDA 12.6, with 24 further wheels
@@ -64,7 +64,7 @@ def assemble(wheels: list[Path], folder: Path) -> tuple[float, float]:
     rows = [_locked(wheel) for wheel in wheels]
     with Transport() as transport:
         kind = Wheels(
-            folder, own=wheels[0].parent, places=Places(), transport=transport, reporter=Silent(),
+            folder, own=wheels[0].parent, indexes=IndexLocations(), transport=transport, reporter=Silent(),
             scheme=Scheme(python="3.11"), compression="gzip", offline=True,
         )  # fmt: skip
         kind.find(rows)

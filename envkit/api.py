@@ -50,12 +50,12 @@ from envkit.lock.store import read_lock as _read_lock
 from envkit.lock.store import write_lock as _write_lock
 from envkit.lock.values import parse_moment
 from envkit.pipeline import building, choosing, verification
-from envkit.pipeline.asking import asked, facts_of, fields_here, resolution_of
 from envkit.pipeline.building import BuildRequest, BuildResult, Watcher
 from envkit.pipeline.building import build as build_image
 from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.locking import LockRequest, lock_alone, probe_of
 from envkit.pipeline.pushing import PushAfterBuild
+from envkit.pipeline.resolving import asked, facts_of, fields_here, resolution_of
 from envkit.pipeline.verification import VerifyRequest
 from envkit.plan.model import BuildPlan
 from envkit.resolve.conflict import Unresolvable

@@ -23,7 +23,7 @@ from envkit.assemble.bytecode import VARIABLES, Compiler, interpreter_of
 from envkit.assemble.compress import GZIP
 from envkit.assemble.layer import WRITER_VERSION
 from envkit.assemble.layer_plan import groups, report_clobbered
-from envkit.assemble.stage import Made, Progress, make_layers
+from envkit.assemble.layer_pool import Made, Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
 from envkit.engines.bootstrap import RootOptions
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from envkit.assemble.base_files import BaseFiles
     from envkit.assemble.bytecode import Execute
     from envkit.assemble.conda import CondaLayers
-    from envkit.assemble.stage import Receive
+    from envkit.assemble.layer_pool import Receive
     from envkit.assemble.top_layer import Item
     from envkit.engines.layer_cache import LayerCache
     from envkit.engines.log import BuildLog
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
+    from envkit.lock.index_locations import IndexLocations
     from envkit.lock.model import CondaPackage, Lock, Wheel
-    from envkit.lock.places import Places
     from envkit.plan.model import BuildPlan
     from envkit.registry.transport import Transport
 
@@ -62,11 +62,11 @@ _NAMED = 4  # packages listed in a layer's history entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class AssemblyContext:
     """The folders, connections and settings that an image is assembled with."""
 
     cache: LayerCache
-    places: Places
+    indexes: IndexLocations
     mirrors: Mirrors
     transport: Transport
     log: BuildLog
@@ -90,13 +90,15 @@ class Assembled:
     labels: Mapping[str, str]
 
 
-def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[tuple[str, str]] = ()) -> Assembled:
+def assemble(
+    plan: BuildPlan, lock: Lock, context: AssemblyContext, *, extra_labels: Sequence[tuple[str, str]] = ()
+) -> Assembled:
     """Assemble the image of a lock. Equal plans and locks give equal bytes.
 
     Args:
         plan: describes the image.
         lock: the artifacts, solved for this plan.
-        site: folders, connections and settings.
+        context: folders, connections and settings.
         extra_labels: labels in addition to those of the plan.
 
     Raises:
@@ -115,48 +117,50 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
 
     # The tasks end first: they use the folders.
     with contextlib.ExitStack() as folders, contextlib.ExitStack() as tasks:
-        compiler = _compiler(plan, lock, site, base_when_ready, folders)
+        compiler = _compiler(plan, lock, context, base_when_ready, folders)
         if lock.base.kind == "bootstrap":
             check_platform(lock, os.uname().machine)
-            debian = tasks.enter_context(Background(partial(_debian, lock, site), site.reporter))
+            debian = tasks.enter_context(Background(partial(_debian, lock, context), context.reporter))
         elif lock.base.kind != "none":
-            base = _registry_base(lock, site)
+            base = _registry_base(lock, context)
         # The base comes first: its layers count against the limit for packages. A Debian root is always one layer.
         # The layer with files of the project is above the packages, but counts, too.
         below = (1 if debian is not None else len(base.layers)) + bool(plan.copy)
         for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
-        conda = tasks.enter_context(Background(partial(_conda, plan, lock, site, for_conda, compiler), site.reporter))
+        conda = tasks.enter_context(
+            Background(partial(_conda, plan, lock, context, for_conda, compiler), context.reporter)
+        )
 
         def check() -> None:
             conda.check()
             if debian is not None:
                 debian.check()
 
-        wheels = _wheels(plan, lock, site, compiler)
+        wheels = _wheels(plan, lock, context, compiler)
         wheel_layers = make_layers(
             wheels,
             groups(lock.wheels, for_wheels),
-            cache=site.cache,
-            progress=Progress(site.reporter, check, deadline=site.deadline, quiet=True),
-            reporter=site.reporter,
-            compression=site.compression,
-            no_cache=site.no_cache,
-            receive=site.receive,
+            cache=context.cache,
+            progress=Progress(context.reporter, check, deadline=context.deadline, quiet=True),
+            reporter=context.reporter,
+            compression=context.compression,
+            no_cache=context.no_cache,
+            receive=context.receive,
         )
         conda_layers = conda.result()
         if debian is not None:
             base = debian.result()
-    report_clobbered([*conda_layers.contents, *wheels.listings(wheel_layers)], site.reporter)
+    report_clobbered([*conda_layers.contents, *wheels.listings(wheel_layers)], context.reporter)
     packages: tuple[Made[CondaPackage] | Made[Wheel], ...] = (*conda_layers.layers, *wheel_layers)
     layers = []
     for made in packages:
         names = [f"{package.name} {package.version}" for package in made.packages]
-        layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
+        layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), context.compression))
     files = base_image.files_of(base, lock, plan)
     copied = top_layer.copied_items(plan)
-    layers += [_small(copied, "envkit: files of the project", files, site)] if copied else []
+    layers += [_small(copied, "envkit: files of the project", files, context)] if copied else []
     top = top_layer.items(plan, lock, files)
-    layers.append(_small(top, "envkit: environment, entry script, user, plan and lock", files, site))
+    layers.append(_small(top, "envkit: environment, entry script, user, plan and lock", files, context))
     base_record = _base_record(lock)
     labels = image_labels(plan, base_record, extra_labels, os.environ, lock)
     image = spec.image(base, layers, spec.runtime_of(plan), labels, lock.platform)
@@ -183,41 +187,41 @@ def made_by(names: Sequence[str]) -> str:
     return f"envkit: {', '.join(names[:_NAMED])}{more}"
 
 
-def _registry_base(lock: Lock, site: Site) -> spec.Base:
+def _registry_base(lock: Lock, context: AssemblyContext) -> spec.Base:
     """Fetch the base image from its registry; parallel builds fetch it only once."""
-    with site.cache.flights.all([f"base {lock.base.digest}"], site.transport.policy.check):
+    with context.cache.flights.all([f"base {lock.base.digest}"], context.transport.policy.check):
         return base_image.fetch_base(
             lock.base,
             lock.platform,
-            mirrors=site.mirrors,
-            transport=site.transport,
-            folder=BASES.at(site.cache.root),
-            reporter=site.reporter,
-            offline=site.offline,
+            mirrors=context.mirrors,
+            transport=context.transport,
+            folder=BASES.at(context.cache.root),
+            reporter=context.reporter,
+            offline=context.offline,
         )
 
 
-def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> spec.Base:
+def _debian(lock: Lock, context: AssemblyContext, reporter: Reporter, stop: threading.Event) -> spec.Base:
     """Make the base from Debian packages, in the background."""
     return from_packages(
         lock.base,
-        site.cache,
+        context.cache,
         RootOptions(
-            mirror=site.mirrors.debian_mirror,
-            log=site.log,
-            limit_s=None if site.deadline is None else max(0.0, site.deadline - time.monotonic()),
+            mirror=context.mirrors.debian_mirror,
+            log=context.log,
+            limit_s=None if context.deadline is None else max(0.0, context.deadline - time.monotonic()),
             stop=stop,
         ),
         reporter,
-        state=site.state,
-        no_cache=site.no_cache,
+        state=context.state,
+        no_cache=context.no_cache,
     )
 
 
 def _compiler(
     plan: BuildPlan,
     lock: Lock,
-    site: Site,
+    context: AssemblyContext,
     base: Callable[[Callable[[], object]], spec.Base],
     until: contextlib.ExitStack,
 ) -> Compiler | None:
@@ -226,7 +230,7 @@ def _compiler(
     `base` waits for the base; its argument raises to stop. Folders are removed when `until` closes.
     """
     interpreter = interpreter_of(plan, lock)
-    if interpreter is None or site.execute is None:
+    if interpreter is None or context.execute is None:
         return None
 
     def layout(check: Callable[[], object]) -> Path:
@@ -235,35 +239,35 @@ def _compiler(
         if lock.base.kind != "bootstrap":
             base_image.files_of(below, lock, plan)  # without Python in the base, the reason is said here
         pythons = tuple(package for package in lock.conda if package.name == "python")
-        conda = _conda(plan, replace(lock, conda=pythons), site, 1, None, Silent(), threading.Event()).layers
-        layers = [spec.layer(row.cached.layer, row.cached.path, "python", site.compression) for row in conda]
+        conda = _conda(plan, replace(lock, conda=pythons), context, 1, None, Silent(), threading.Event()).layers
+        layers = [spec.layer(row.cached.layer, row.cached.path, "python", context.compression) for row in conda]
         runtime = spec.Runtime(env=VARIABLES, user="65534:65534", workdir="/", entrypoint=(), cmd=())
         image = spec.image(below, layers, runtime, {}, lock.platform)
-        folder = until.enter_context(run_folder(site.cache.root)) / "python"
+        folder = until.enter_context(run_folder(context.cache.root)) / "python"
         write_layout(image, folder)
         return folder
 
     return Compiler(
         interpreter,
         layout=layout,
-        execute=site.execute,
+        execute=context.execute,
         platform=lock.platform,
         machine=os.uname().machine,
-        reporter=site.reporter,
+        reporter=context.reporter,
     )
 
 
-def _wheels(plan: BuildPlan, lock: Lock, site: Site, compiler: Compiler | None) -> Wheels:
+def _wheels(plan: BuildPlan, lock: Lock, context: AssemblyContext, compiler: Compiler | None) -> Wheels:
     return Wheels(
-        site.cache.root,
-        own=site.wheel_dir,
-        built=wheels_of(lock, site.cache.root),
-        places=site.places,
-        transport=site.transport,
-        reporter=site.reporter,
+        context.cache.root,
+        own=context.wheel_dir,
+        built=wheels_of(lock, context.cache.root),
+        indexes=context.indexes,
+        transport=context.transport,
+        reporter=context.reporter,
         scheme=scheme_of(plan, lock),
-        compression=site.compression,
-        offline=site.offline,
+        compression=context.compression,
+        offline=context.offline,
         compiler=compiler,
     )
 
@@ -271,7 +275,7 @@ def _wheels(plan: BuildPlan, lock: Lock, site: Site, compiler: Compiler | None) 
 def _conda(  # noqa: PLR0917 - every background task ends with the last two
     plan: BuildPlan,
     lock: Lock,
-    site: Site,
+    context: AssemblyContext,
     budget: int,
     compiler: Compiler | None,
     reporter: Reporter,
@@ -284,20 +288,20 @@ def _conda(  # noqa: PLR0917 - every background task ends with the last two
         lock.conda,
         reporter,
         stop,
-        cache=site.cache,
+        cache=context.cache,
         archives=partial(
             conda.downloaded,
-            places=site.places,
-            transport=site.transport,
-            folder=DOWNLOADS.at(site.cache.root),
-            offline=site.offline,
+            indexes=context.indexes,
+            transport=context.transport,
+            folder=DOWNLOADS.at(context.cache.root),
+            offline=context.offline,
         ),
         budget=budget,
         prefix=plan.prefix,
-        no_cache=site.no_cache,
-        compression=site.compression,
+        no_cache=context.no_cache,
+        compression=context.compression,
         compiler=compiler,
-        receive=site.receive,
+        receive=context.receive,
     )
 
 
@@ -307,7 +311,7 @@ def _base_record(lock: Lock) -> BaseImage:
     )
 
 
-def _small(files: Mapping[str, Item], made_by: str, base: BaseFiles, site: Site) -> spec.Layer:
+def _small(files: Mapping[str, Item], made_by: str, base: BaseFiles, context: AssemblyContext) -> spec.Layer:
     """Make a layer of a few files and put it into the cache."""
     key = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(files.items())!r}".encode()).hexdigest()
 
@@ -315,5 +319,5 @@ def _small(files: Mapping[str, Item], made_by: str, base: BaseFiles, site: Site)
         return top_layer.write(files, base, sink)
 
     # Never taken from the cache: whether parent folders are written depends on the base, which is not part of the key.
-    cached = site.cache.make(key, write)
+    cached = context.cache.make(key, write)
     return spec.layer(cached.layer, cached.path, made_by)

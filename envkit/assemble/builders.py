@@ -11,7 +11,7 @@ from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from envkit.assemble.bytecode import Execute
-    from envkit.assemble.stage import Receive
+    from envkit.assemble.layer_pool import Receive
     from envkit.engines.model import Builder, Probe
     from envkit.ground.progress import Reporter
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from envkit.assemble import conda_install, conda_package
 from envkit.assemble.conda_package import FOLDER, Interpreter, Listing, placed
 from envkit.assemble.layer_plan import groups, overlaps
-from envkit.assemble.stage import Made, Progress, layer_key, make_layers
+from envkit.assemble.layer_pool import Made, Progress, layer_key, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.ground.cache import CONDA_LISTINGS
 from envkit.ground.errors import EngineError
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from envkit.assemble.bytecode import Compiler
     from envkit.assemble.layer import LayerWriter
     from envkit.assemble.layer_plan import Contents
-    from envkit.assemble.stage import Receive
+    from envkit.assemble.layer_pool import Receive
     from envkit.engines.layer_cache import LayerCache
     from envkit.ground.progress import Reporter
-    from envkit.lock.places import Places
+    from envkit.lock.index_locations import IndexLocations
     from envkit.registry.download import Item
     from envkit.registry.transport import Transport
 
@@ -298,7 +298,7 @@ def downloaded(
     reporter: Reporter,
     check: Callable[[], None],
     *,
-    places: Places,
+    indexes: IndexLocations,
     transport: Transport,
     folder: Path,
     offline: bool = False,
@@ -309,16 +309,16 @@ def downloaded(
         As `envkit.registry.download.fetch`.
     """
     reporter.step(f"download {len(packages)} conda packages")
-    items = [item(package, places, transport) for package in packages]
+    items = [item(package, indexes, transport) for package in packages]
     return fetch(items, folder, transport.policy, reporter.advance, offline=offline, check=check)
 
 
-def item(package: CondaPackage, places: Places, transport: Transport) -> Item:
+def item(package: CondaPackage, indexes: IndexLocations, transport: Transport) -> Item:
     """Return the download of one package."""
     return from_url(
         transport,
         name=f"{package.name} {package.version}",
-        url=places.fetch_url(package.url),
+        url=indexes.fetch_url(package.url),
         sha256=package.sha256,
         size=package.size,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from envkit import __version__
 from envkit.assemble import sif
-from envkit.assemble.assemble import Site, assemble
+from envkit.assemble.assemble import AssemblyContext, assemble
 from envkit.assemble.outputs import check_output, deliver, repositories
 from envkit.engines import host_environment, journal, locked_base
 from envkit.engines.builder import check_base, check_tags
@@ -37,13 +37,13 @@ from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
 from envkit.registry.tagging import check_target
 from envkit.registry.transport import Transport
-from envkit.render.locked import lock_places
+from envkit.render.locked import index_locations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envkit.assemble.bytecode import Execute
-    from envkit.assemble.stage import Receive
+    from envkit.assemble.layer_pool import Receive
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
     from envkit.lock.model import Lock, LockedBase
@@ -131,9 +131,9 @@ class EmbeddedBuilder:
             Transport(ca_bundle=mirrors.ca_bundle, policy=Policy(deadline=deadline)) as transport,
             _pusher(output, plan, lock, options, self._folder, transport=transport, reporter=reporter) as pusher,
         ):
-            site = Site(
+            context = AssemblyContext(
                 cache=LayerCache(self._folder, partial(_offer, pusher) if pusher else None),
-                places=lock_places(plan, mirrors),
+                indexes=index_locations(plan, mirrors),
                 mirrors=mirrors,
                 transport=transport,
                 log=log,
@@ -147,8 +147,8 @@ class EmbeddedBuilder:
                 execute=self._execute,
                 receive=self._receive,
             )
-            _require_base(lock, site)
-            made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
+            _require_base(lock, context)
+            made, pushed = assemble(plan, lock, context, extra_labels=options.labels), None
             if pusher is not None:
                 pushed = pusher.finish(made.image, reporter)
                 reporter.note(f"pushed {pushed.reference}")
@@ -224,11 +224,11 @@ def _offer(pusher: Pusher, cached: Cached) -> None:
     pusher.offer(spec.layer(cached.layer, cached.path, "envkit"))
 
 
-def _require_base(lock: Lock, site: Site) -> None:
+def _require_base(lock: Lock, context: AssemblyContext) -> None:
     """Refuse an offline build whose base has to be made from Debian packages."""
-    if site.offline and lock.base.kind == "bootstrap" and site.cache.get(layer_key(lock.base)) is None:
+    if context.offline and lock.base.kind == "bootstrap" and context.cache.get(layer_key(lock.base)) is None:
         raise EnvironmentProblem(
             f"offline, and {lock.base.reference} with its {len(lock.base.packages)} Debian packages is not in "
-            f"{site.cache.root}",
+            f"{context.cache.root}",
             hint="run once without --offline",
         )

@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING
 
 from envkit.assemble import bytecode
 from envkit.assemble.layer import File, Generated, LayerWriter, Slice, Tree, write_trees
-from envkit.assemble.stage import download_size, layer_key
+from envkit.assemble.layer_pool import download_size, layer_key
 from envkit.assemble.wheel import data_of, open_wheel
 from envkit.ground.cache import DOWNLOADS, LISTINGS
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import cores
 from envkit.ground.progress import counted
 from envkit.image.deflate import crc32
+from envkit.lock.index_locations import authorization
 from envkit.lock.model import Wheel
-from envkit.lock.places import authorization
 from envkit.registry.download import Item, fetch, from_url
 
 if TYPE_CHECKING:
     from envkit.assemble.bytecode import Compiler
     from envkit.assemble.layer_plan import Contents
-    from envkit.assemble.stage import Made, Progress
+    from envkit.assemble.layer_pool import Made, Progress
     from envkit.assemble.wheel import Scheme
     from envkit.ground.progress import Reporter
-    from envkit.lock.places import Places
+    from envkit.lock.index_locations import IndexLocations
     from envkit.registry.transport import Transport
 
 _LISTING = "envkit.wheel-listing/1"
@@ -52,7 +52,7 @@ class Wheels:
         cache: XDG_CACHE_HOME/envkit.
         own: the user's folder of wheels, which is searched first.
         built: files of wheels that were built from source, by SHA-256; no index has them.
-        places: the package sources and mirrors.
+        indexes: the package sources and mirrors.
         transport: the connections.
         reporter: gets steps and the progress of downloads.
         scheme: the paths in the image.
@@ -70,7 +70,7 @@ class Wheels:
         *,
         own: Path | None,
         built: Mapping[str, Path] = MappingProxyType({}),
-        places: Places,
+        indexes: IndexLocations,
         transport: Transport,
         reporter: Reporter,
         scheme: Scheme,
@@ -79,7 +79,7 @@ class Wheels:
         compiler: Compiler | None = None,
     ) -> None:
         self._cache, self._downloads, self._own = cache, DOWNLOADS.at(cache), own
-        self._places, self._transport, self._reporter = places, transport, reporter
+        self._indexes, self._transport, self._reporter = indexes, transport, reporter
         self._scheme, self._compression, self._offline = scheme, compression, offline
         self._compiler = compiler
         self._files = dict(built)  # by SHA-256
@@ -191,21 +191,21 @@ class Wheels:
                 waiting.remove(group)
                 ready(group)
 
-        items = [item(wheel, self._places, self._transport) for wheel in wheels]
+        items = [item(wheel, self._indexes, self._transport) for wheel in wheels]
         policy = self._transport.policy
         fetch(items, self._downloads, policy, on_bytes, offline=self._offline, on_file=on_file, check=progress.check)
 
 
-def item(wheel: Wheel, places: Places, transport: Transport) -> Item:
+def item(wheel: Wheel, indexes: IndexLocations, transport: Transport) -> Item:
     """Return the download of a wheel."""
-    url = places.fetch_url(wheel.url)
+    url = indexes.fetch_url(wheel.url)
     return from_url(
         transport,
         name=f"{wheel.name} {wheel.version}",
         url=url,
         sha256=wheel.sha256,
         size=wheel.size,
-        authorization=authorization(url, places.python_index),
+        authorization=authorization(url, indexes.python_index),
     )
 
 

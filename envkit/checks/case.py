@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from envkit.checks import fields, thresholds
+from envkit.checks import observed, thresholds
 from envkit.checks.model import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Case:
         self.observation = observation
         self.spec = spec
         self.env = env
-        self.observed = fields.mapping(observation, "observed")
+        self.observed = observed.mapping(observation, "observed")
         self._row = ""
         self._rule: Mapping[str, Any] = {}
         self._metric: Mapping[str, Any] | None = None
@@ -63,36 +63,36 @@ class Case:
         """Judge with the function for the observation's part; raises MalformedError if there is none."""
         judge = judges.get(self.part)
         if judge is None:
-            raise fields.MalformedError(f"no rule is known for {self.observation['id']}")
+            raise observed.MalformedError(f"no rule is known for {self.observation['id']}")
         return judge(self)
 
     def value(self, key: str) -> float:
         """Return the finite number at `key` of what was observed."""
-        return fields.number(self.observed, key)
+        return observed.number(self.observed, key)
 
     def optional(self, key: str) -> float | None:
         """Return the finite number at `key`, None if it is absent or null."""
-        return fields.optional_number(self.observed, key)
+        return observed.optional_number(self.observed, key)
 
     def text(self, key: str) -> str:
         """Return the string at `key`."""
-        return fields.text(self.observed, key)
+        return observed.text(self.observed, key)
 
     def flag(self, key: str) -> bool:
         """Return the boolean at `key`."""
-        return fields.flag(self.observed, key)
+        return observed.flag(self.observed, key)
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         """Return the object at `key`."""
-        return fields.mapping(self.observed, key)
+        return observed.mapping(self.observed, key)
 
     def strings(self, key: str) -> list[str]:
         """Return the list of strings at `key`."""
-        return fields.strings(self.observed, key)
+        return observed.strings(self.observed, key)
 
     def objects(self, key: str, what: str = "objects") -> list[Mapping[str, Any]]:
         """Return the list of objects at `key`; `what` are the objects, for the error."""
-        return fields.objects(self.observed, key, what)
+        return observed.objects(self.observed, key, what)
 
     def use(self, name: str, **changed: Any) -> Threshold:
         """Judge by a row of the thresholds, and return it. The finding has the row with the fields in `changed`."""

@@ -16,9 +16,9 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import envkit.checks
-from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
-from envkit.checks.shown import Sheet, Shown
+from envkit.checks.observed import MalformedError
+from envkit.checks.sheet import Sheet, Shown
 from envkit.ground import plugins, strictyaml
 from envkit.ground.errors import Faults, UsageError
 from envkit.ground.plugins import Plugin
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from envkit.checks.case import Case, Judge
     from envkit.checks.reading import Tree
-    from envkit.checks.shown import Show
+    from envkit.checks.sheet import Show
 
 Result = TypeVar("Result")
 TIERS = ("quick", "standard", "deep")

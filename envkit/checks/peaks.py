@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks import thresholds
-from envkit.checks.fields import optional_number
+from envkit.checks.observed import optional_number
 from envkit.checks.reading import number
 
 if TYPE_CHECKING:

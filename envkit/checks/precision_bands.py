@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import MalformedError, number
 from envkit.checks.model import Verdict
+from envkit.checks.observed import MalformedError, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

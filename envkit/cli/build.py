@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from envkit.cli.console import StepTimer
     from envkit.engines.model import BuildOptions, BuiltImage
-    from envkit.fleet.cells import Expanded
+    from envkit.fleet.expand import Expanded
     from envkit.fleet.matrix import Matrix
     from envkit.fleet.model import Outcome
     from envkit.fleet.run import FleetRun
@@ -261,7 +261,7 @@ def _build_several(flags: BuildFlags, settings: Settings, options: BuildOptions,
     """
     from envkit.cli.cache import keep_within
     from envkit.cli.progress_table import progress_table
-    from envkit.fleet import cells, report
+    from envkit.fleet import expand, report
     from envkit.fleet.run import FleetRequest, FleetRun, Remarks
     from envkit.pipeline.building import engine_name
 
@@ -271,7 +271,7 @@ def _build_several(flags: BuildFlags, settings: Settings, options: BuildOptions,
     engine_options = replace(options, output=None, replace_tag=False, mount_from=()) if many.scheduler else options
     matrix = named_images(flags)
     request = FleetRequest(
-        expanded=cells.Expanded(cells=(), impossible=()),
+        expanded=expand.Expanded(cells=(), impossible=()),
         where=matrix.where,
         settings=settings,
         options=options,
@@ -286,7 +286,7 @@ def _build_several(flags: BuildFlags, settings: Settings, options: BuildOptions,
     request.check()
     facts = flags.request.facts()
     load = partial(load_definition, facts=facts)
-    expanded = cells.expand(
+    expanded = expand.expand(
         matrix,
         flags.request.fields(facts),
         facts,

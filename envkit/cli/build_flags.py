@@ -35,8 +35,8 @@ from envkit.ground.settings import ENGINES, either
 if TYPE_CHECKING:
     from envkit.engines.model import BuildOptions
     from envkit.ground.settings import Settings
-    from envkit.pipeline.asking import Asked
     from envkit.pipeline.pushing import PushAfterBuild
+    from envkit.pipeline.resolving import Asked
     from envkit.plan.model import BuildPlan
 
 SCHEMA = "envkit.build/1"

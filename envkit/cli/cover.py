@@ -77,7 +77,7 @@ def command(flags: CoverFlags) -> None:
     from envkit.cover.cover import cover
     from envkit.cover.hosts import classes
     from envkit.cover.inventory.detect import read_inventory
-    from envkit.pipeline.asking import template_kind
+    from envkit.pipeline.resolving import template_kind
     from envkit.resolve.request import parse
 
     facts = flags.request.facts()

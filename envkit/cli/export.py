@@ -192,7 +192,7 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
 
 
 def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
-    from envkit.fleet.cells import expand
+    from envkit.fleet.expand import expand
     from envkit.fleet.matrix import read_matrix
 
     expanded = expand(read_matrix(matrix), {}, facts, partial(load_definition, facts=facts))

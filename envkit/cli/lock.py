@@ -28,8 +28,8 @@ from envkit.ground.errors import EnvkitError, LockError, UsageError
 
 if TYPE_CHECKING:
     from envkit.lock.model import Lock, Move
-    from envkit.pipeline.asking import Asked
     from envkit.pipeline.locking import LockRequest
+    from envkit.pipeline.resolving import Asked
     from envkit.plan.model import BuildPlan
 
 SCHEMA = "envkit.lock-summary/1"
@@ -169,7 +169,7 @@ def _check_update(flags: LockFlags) -> None:
 def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> None:
     """Report that a lock is up to date, or raise LockError with the differences."""
     from envkit.lock.request import drift
-    from envkit.pipeline.asking import facts_of
+    from envkit.pipeline.resolving import facts_of
 
     lines = drift(lock, request.asked(facts_of(request.settings)), as_of=request.as_of)
     if as_json:

@@ -18,13 +18,13 @@ from envkit.cli.declare import Section, argument, flag, group, option, quiet_opt
 from envkit.ground import engine_names
 from envkit.ground.errors import ConflictError, UsageError, masked
 from envkit.ground.text import neutral
-from envkit.pipeline.asking import AUTO, fields_here
+from envkit.pipeline.resolving import AUTO, fields_here
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.settings import Settings
-    from envkit.pipeline.asking import Asked
     from envkit.pipeline.deadline import Deadline
+    from envkit.pipeline.resolving import Asked
     from envkit.plan.definition import Definition
 
 STDOUT = "-"
@@ -225,7 +225,7 @@ class RequestOptions:
         Raises:
             UsageError, EnvironmentProblem: as `fields` and `facts`.
         """
-        from envkit.pipeline.asking import asked
+        from envkit.pipeline.resolving import asked
 
         facts = self.facts()
         return asked(definition, self.fields(facts), facts, note, allow_source=allow_source)
@@ -257,7 +257,7 @@ def load_definition(name: str, facts: Facts) -> Definition:
     Raises:
         UsageError: nothing has this name, or the file has errors.
     """
-    from envkit.pipeline.asking import definition_of
+    from envkit.pipeline.resolving import definition_of
 
     return definition_of(name, facts, note)
 
@@ -269,7 +269,7 @@ def load_facts(facts_file: str | None) -> Facts:
         UsageError: the settings or the rows are invalid.
     """
     from envkit.ground import settings
-    from envkit.pipeline.asking import facts_of
+    from envkit.pipeline.resolving import facts_of
 
     return facts_of(noted(settings.load({"facts": facts_file}, os.environ, Path.cwd())))
 

@@ -13,7 +13,7 @@ from envkit.cli.declare import Section, flag, group, new_command, option, verbos
 from envkit.cli.options import RequestOptions, definition_argument, exclude, note
 from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import ConflictError, UsageError
-from envkit.pipeline.asking import resolution_of
+from envkit.pipeline.resolving import resolution_of
 from envkit.plan.install import FORMATS
 
 if TYPE_CHECKING:

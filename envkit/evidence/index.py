@@ -15,7 +15,7 @@ from envkit.evidence.ranges import PATIENCE, RemoteFile, Traffic, as_environment
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.text import neutral
 from envkit.lock.file_lists import Row, from_html, from_json
-from envkit.lock.places import authorization, without_login
+from envkit.lock.index_locations import authorization, without_login
 from envkit.registry.retry import persist
 from envkit.registry.transport import host, shown
 

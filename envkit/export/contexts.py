@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envkit.export.model import Order
-from envkit.fleet.cells import base_of
+from envkit.fleet.expand import base_of
 from envkit.fleet.model import Cell
 from envkit.ground import platforms
 from envkit.ground.errors import UsageError

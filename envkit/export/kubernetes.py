@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from envkit.export.model import Option, Order, installed, needs_gpu
-from envkit.fleet.cells import base_of
+from envkit.fleet.expand import base_of
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
 from envkit.ground.naming import FILE_STEM

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envkit import __version__
-from envkit.fleet.cells import base_of
+from envkit.fleet.expand import base_of
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
 from envkit.ground.naming import FILE_STEM

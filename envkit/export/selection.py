@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from envkit.export.model import Order
-from envkit.fleet.cells import base_of
+from envkit.fleet.expand import base_of
 from envkit.fleet.model import Cell
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envkit.export.model import Option, Order, needs_gpu
-from envkit.fleet.cells import base_of
+from envkit.fleet.expand import base_of
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
 from envkit.render.texts import text_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envkit.ground.errors import EnvironmentProblem
-from envkit.pipeline.asking import Asked
+from envkit.pipeline.resolving import Asked
 from envkit.plan.model import BuildPlan
 
 

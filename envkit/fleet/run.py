@@ -21,7 +21,7 @@ from envkit.pipeline.choosing import tell_unchosen
 
 if TYPE_CHECKING:
     from envkit.engines.model import BuildOptions
-    from envkit.fleet.cells import Expanded
+    from envkit.fleet.expand import Expanded
     from envkit.fleet.local import Event
     from envkit.fleet.model import BuildTask, Cell, Outcome
     from envkit.ground.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from envkit.fleet.cells import base_of
+from envkit.fleet.expand import base_of
 from envkit.fleet.model import BuildTask
 from envkit.ground.errors import UsageError
 from envkit.image.name import DAEMON, InArchive, InEngine, InLayout, InRegistry, InSif, split_tag

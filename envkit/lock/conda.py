@@ -10,8 +10,8 @@ from typing import Any
 
 from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
 from envkit.lock import child, conda_solver
+from envkit.lock.index_locations import IndexLocations, without_login
 from envkit.lock.model import CondaPackage
-from envkit.lock.places import Places, without_login
 from envkit.lock.previous import NOTHING, Previous
 from envkit.plan.model import BuildPlan
 
@@ -28,7 +28,7 @@ def solve(
     plan: BuildPlan,
     specs: Sequence[str],
     virtual: Sequence[str],
-    places: Places,
+    indexes: IndexLocations,
     *,
     as_of: str | None = None,
     previous: Previous = NOTHING,
@@ -39,7 +39,7 @@ def solve(
         plan: for its channels, platform and CUDA.
         specs: conda match specs.
         virtual: `name=version=build` of every virtual package.
-        places: where the channels are downloaded from.
+        indexes: where the channels are downloaded from.
         as_of: RFC 3339; newer packages are not considered.
         previous: the old lock's packages, preferred to others, and the names of those to update.
 
@@ -50,7 +50,7 @@ def solve(
         TimeLimitError: the solver did not finish in time.
     """
     request = {
-        "alias": places.conda_alias,
+        "alias": indexes.conda_alias,
         "channels": list(plan.channels),
         "specs": list(specs),
         "platform": plan.resolution.platform,
@@ -60,22 +60,22 @@ def solve(
         "update": {package.name: package.version for package in previous.conda if previous.moves(package)},
         "limit_s": SOLVE_S,
     }
-    answer = _ask(request, places)
+    answer = _ask(request, indexes)
     if "fault" in answer:
         if answer["fault"] == "solver" and plan.resolution.cuda:
-            _name_cpu_build(plan, request, places)
-        raise _failure(answer, plan, places)
-    packages = tuple(sorted((_package(row, places) for row in answer["packages"]), key=lambda package: package.name))
+            _name_cpu_build(plan, request, indexes)
+        raise _failure(answer, plan, indexes)
+    packages = tuple(sorted((_package(row, indexes) for row in answer["packages"]), key=lambda package: package.name))
     _no_cpu_build(plan, packages)
     return packages
 
 
-def _ask(request: dict[str, Any], places: Places) -> dict[str, Any]:
+def _ask(request: dict[str, Any], indexes: IndexLocations) -> dict[str, Any]:
     with child.repodata_folder() as cache:
         done = child.run(
             # Without -P, Python would search the script's folder first, and its `uv.py` would hide the package uv.
             [sys.executable, "-P", conda_solver.__file__],
-            env=child.environment(places.ca_bundle, {}),
+            env=child.environment(indexes.ca_bundle, {}),
             what="solving the conda packages",
             stdin=json.dumps({**request, "cache": str(cache)}).encode(),
         )
@@ -89,13 +89,13 @@ def _ask(request: dict[str, Any], places: Places) -> dict[str, Any]:
     return answer
 
 
-def _package(row: dict[str, Any], places: Places) -> CondaPackage:
+def _package(row: dict[str, Any], indexes: IndexLocations) -> CondaPackage:
     if row["sha256"] is None or row["size"] is None:
         raise EnvironmentProblem(
             f"{row['channel']} has no SHA-256 or no size for {row['name']} {row['version']}; a lock needs both",
             hint="index the channel again, or use another mirror (ENVKIT_CONDA_CHANNEL_ALIAS)",
         )
-    url = places.public(row["url"])
+    url = indexes.public(row["url"])
     # A channel outside the alias is a URL. The URL of a package ends with CHANNEL/SUBDIR/FILE.
     channel = row["channel"] if "://" not in row["channel"] else without_login(url).split("/")[-3]
     return CondaPackage(**{**row, "url": url, "channel": channel, "depends": tuple(row["depends"])})
@@ -108,14 +108,14 @@ def _no_cpu_build(plan: BuildPlan, packages: Sequence[CondaPackage]) -> None:
             raise _cpu_build(plan, package)
 
 
-def _name_cpu_build(plan: BuildPlan, request: dict[str, Any], places: Places) -> None:
+def _name_cpu_build(plan: BuildPlan, request: dict[str, Any], indexes: IndexLocations) -> None:
     """Raise the error for a CPU build if the request resolves to one without its build strings."""
     loose = {**request, "update": {}}
     loose["specs"] = [spec.rpartition("=")[0] if _has_build(spec) else spec for spec in request["specs"]]
     loose["specs"] = [spec for spec in loose["specs"] if not spec.startswith("cuda-version")]
-    answer = _ask(loose, places)
+    answer = _ask(loose, indexes)
     if "packages" in answer:
-        _no_cpu_build(plan, [_package(row, places) for row in answer["packages"]])
+        _no_cpu_build(plan, [_package(row, indexes) for row in answer["packages"]])
 
 
 def _has_build(spec: str) -> bool:
@@ -130,16 +130,16 @@ def _cpu_build(plan: BuildPlan, package: CondaPackage) -> ConflictError:
     )
 
 
-def _failure(answer: dict[str, Any], plan: BuildPlan, places: Places) -> EnvkitError:
-    lines = message_lines(answer["message"], places)
+def _failure(answer: dict[str, Any], plan: BuildPlan, indexes: IndexLocations) -> EnvkitError:
+    lines = message_lines(answer["message"], indexes)
     return solver_error(
-        answer["fault"], lines, alias=without_login(places.conda_alias), channels=", ".join(plan.channels)
+        answer["fault"], lines, alias=without_login(indexes.conda_alias), channels=", ".join(plan.channels)
     )
 
 
-def message_lines(message: str, places: Places) -> tuple[str, ...]:
+def message_lines(message: str, indexes: IndexLocations) -> tuple[str, ...]:
     """Return the lines of a solver's message without logins, at most thirty and a count."""
-    clean = message.replace(places.conda_alias, without_login(places.conda_alias))
+    clean = message.replace(indexes.conda_alias, without_login(indexes.conda_alias))
     clean = _URL.sub(lambda match: _safe(match.group()), clean)
     lines = [line.rstrip() for line in clean.splitlines() if line.strip()]
     more = len(lines) - _LINES

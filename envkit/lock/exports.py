@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from envkit.ground.errors import UsageError
 from envkit.ground.platforms import platform
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Lock
-from envkit.lock.places import Places
 from envkit.plan.family import KEEP_DEFAULTS_OUT
 
 _HEADER = "# Exported by: envkit lock --export"
@@ -24,19 +24,19 @@ def _require_index(lock: Lock) -> None:
         )
 
 
-def conda_explicit(lock: Lock, places: Places | None = None) -> str:
+def conda_explicit(lock: Lock, indexes: IndexLocations | None = None) -> str:
     """Return an `@EXPLICIT` file for conda, mamba and micromamba, every URL with its SHA-256.
 
     Args:
         lock: the lock.
-        places: mirrors to use instead of the public channels.
+        indexes: mirrors to use instead of the public channels.
 
     Raises:
         UsageError: the lock has no conda packages.
     """
     if not lock.conda:
         raise UsageError("this lock has no conda packages", hint="envkit lock --export requirements.txt")
-    rows = [(places.fetch_url(package.url) if places else package.url, package.sha256) for package in lock.conda]
+    rows = [(indexes.fetch_url(package.url) if indexes else package.url, package.sha256) for package in lock.conda]
     lines = [_HEADER, f"# platform: {lock.platform}", "@EXPLICIT", *(f"{url}#sha256:{digest}" for url, digest in rows)]
     return _text(lines)
 
@@ -67,7 +67,7 @@ def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
     return _text(lines)
 
 
-def pylock(lock: Lock, places: Places | None = None) -> str:
+def pylock(lock: Lock, indexes: IndexLocations | None = None) -> str:
     """Return a `pylock.toml` (PEP 751) of the wheels.
 
     Raises:
@@ -82,7 +82,7 @@ def pylock(lock: Lock, places: Places | None = None) -> str:
     lines = [_HEADER, 'lock-version = "1.0"', f"environments = [{_quoted(here)}]"]
     lines += [f"requires-python = {_quoted(f'=={lock.python}.*')}", 'created-by = "envkit"']
     for wheel in lock.wheels:
-        url = places.fetch_url(wheel.url) if places else wheel.url
+        url = indexes.fetch_url(wheel.url) if indexes else wheel.url
         fields = {"name": wheel.file, "url": url}
         table = ", ".join(f"{key} = {_quoted(value)}" for key, value in fields.items())
         lines += ["", "[[packages]]", f"name = {_quoted(wheel.name)}", f"version = {_quoted(wheel.version)}"]

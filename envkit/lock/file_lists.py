@@ -9,7 +9,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from envkit.ground.errors import IntegrityError
 from envkit.lock import sizes
-from envkit.lock.places import without_login
+from envkit.lock.index_locations import without_login
 
 _MOST = 16 << 20  # bytes of a page; those of PyG and of OpenMMLab have less than 1 MiB
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"

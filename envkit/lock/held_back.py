@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from envkit.ground.errors import ConflictError, EnvkitError
 from envkit.lock import uv
-from envkit.lock.places import Places
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.uv import Target
 from envkit.lock.wheel_choice import versions_of
 from envkit.lock.wheels import python_index
@@ -28,7 +28,7 @@ _MOST_SOLVES = 8  # of one lock; each takes about a second
 def by_source(
     plan: BuildPlan,
     target: Target,
-    places: Places,
+    indexes: IndexLocations,
     locked: Mapping[str, str],
     *,
     as_of: str | None,
@@ -39,13 +39,13 @@ def by_source(
     Args:
         plan: the plan that was locked.
         target: the interpreter.
-        places: the indexes.
+        indexes: where packages are downloaded from.
         locked: name -> version of the locked wheels.
         as_of: RFC 3339; newer files are not considered.
         solve: solves the wheels of a plan with the same target and indexes.
     """
     try:
-        newest = newest_releases(plan, target, places, locked, as_of=as_of)
+        newest = newest_releases(plan, target, indexes, locked, as_of=as_of)
     except EnvkitError:  # such as an index that stops to answer; the lock itself is solved
         return
     older = [name for name in sorted(newest) if Version(newest[name]) > Version(locked[name])]
@@ -60,7 +60,7 @@ def by_source(
 
 
 def newest_releases(
-    plan: BuildPlan, target: Target, places: Places, names: Collection[str], *, as_of: str | None
+    plan: BuildPlan, target: Target, indexes: IndexLocations, names: Collection[str], *, as_of: str | None
 ) -> dict[str, str]:
     """Return the newest release of each of the plan's requirements with these names that its own lines allow.
 
@@ -77,5 +77,5 @@ def newest_releases(
     wanted = [text for name in sorted(asked.intersection(names)) for text in lines[name]]
     if not wanted:
         return {}
-    text = uv.compile_files(wanted, target, python_index(plan, places), preferred={}, as_of=as_of)
+    text = uv.compile_files(wanted, target, python_index(plan, indexes), preferred={}, as_of=as_of)
     return {name: version for name, version in versions_of(text).items() if name in names}

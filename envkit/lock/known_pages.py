@@ -32,7 +32,7 @@ from envkit.plan import source_spec
 
 if TYPE_CHECKING:
     from envkit.facts.model import Build, PackageNeeds
-    from envkit.lock.places import Places
+    from envkit.lock.index_locations import IndexLocations
     from envkit.lock.uv import Target
     from envkit.plan.model import BuildPlan
     from envkit.resolve.model import Resolution
@@ -69,7 +69,7 @@ class Found:
         """Return whether a file is on one of the pages or indexes."""
         return unquote(url) in self.urls
 
-    def with_places(self, index: uv.Index) -> uv.Index:
+    def with_lists(self, index: uv.Index) -> uv.Index:
         """Return an index with these pages and indexes besides its own."""
         return uv.Index(
             url=index.url,
@@ -97,7 +97,7 @@ class KnownPages:
         self._dead: set[str] = set()  # hosts that did not answer
 
     def found(
-        self, plan: BuildPlan, image: Image, target: Target, places: Places, *, more: Collection[str] = ()
+        self, plan: BuildPlan, image: Image, target: Target, indexes: IndexLocations, *, more: Collection[str] = ()
     ) -> Found:
         """Return where the wheels of a plan's packages are for an image.
 
@@ -105,21 +105,21 @@ class KnownPages:
             plan: a package to which the definition gives its own index, or that may be built from source, is left out.
             image: torch, CUDA and C++ ABI. They may be those of another candidate than the plan's.
             target: the interpreter.
-            places: the indexes and mirrors.
+            indexes: where packages are downloaded from.
             more: further packages, which those of the plan require.
         """
         found = NOTHING_FOUND
         for name, versions in self._wanted(plan, more).items():
-            wanted = _Wanted(name=name, versions=versions, image=image, target=target, plan=plan, places=places)
+            wanted = _Wanted(name=name, versions=versions, image=image, target=target, plan=plan, indexes=indexes)
             if any(self._usable(wanted, page) for page in plan.find_links):
                 continue
             place = next((url for url in self._indexes(wanted) if self._usable(wanted, f"{url}/{name}/")), None)
             if place is not None:
-                found = found.of_index(name, place, self._list(f"{place}/{name}/", places))
+                found = found.of_index(name, place, self._list(f"{place}/{name}/", indexes))
                 continue
             place = next((url for url in self._pages(wanted) if self._usable(wanted, url)), None)
             if place is not None:
-                found = found.of_page(place, self._list(place, places))
+                found = found.of_page(place, self._list(place, indexes))
             elif self._rows[name].pages and not self._usable(wanted, wanted.listing):
                 found = replace(found, missing=(*found.missing, name))
         return found
@@ -159,7 +159,7 @@ class KnownPages:
         """Yield the indexes for a CUDA that PyTorch's own indexes stand beside."""
         if wanted.plan.resolution.source == "pytorch":
             for pattern in self._rows[wanted.name].indexes:
-                yield wanted.places.fetch_url(pattern.format(cu=folder_of(wanted.image.cuda))).rstrip("/")
+                yield wanted.indexes.fetch_url(pattern.format(cu=folder_of(wanted.image.cuda))).rstrip("/")
 
     def _pages(self, wanted: _Wanted) -> Iterator[str]:
         for pattern in self._rows[wanted.name].pages:
@@ -167,7 +167,7 @@ class KnownPages:
             if _VERSION not in pattern:
                 yield pattern.format(**values)
                 continue
-            rows = self._list(wanted.listing, wanted.places)
+            rows = self._list(wanted.listing, wanted.indexes)
             versions = {version for row in rows if (version := _version_of(str(row["name"]))) is not None}
             # Pre-releases only where the requirement names one, or there is nothing else.
             for version in sorted(wanted.versions.filter(versions), reverse=True)[:_MOST_RELEASES]:
@@ -175,16 +175,16 @@ class KnownPages:
 
     def _usable(self, wanted: _Wanted, url: str) -> bool:
         """Return whether a page has a wheel for the image."""
-        files = [str(row["name"]) for row in self._list(url, wanted.places)]
+        files = [str(row["name"]) for row in self._list(url, wanted.indexes)]
         return offers.is_usable(wanted.name, wanted.versions, files, wanted.target, wanted.image)
 
-    def _list(self, url: str, places: Places) -> tuple[file_lists.Row, ...]:
+    def _list(self, url: str, indexes: IndexLocations) -> tuple[file_lists.Row, ...]:
         """Return the files of a page; none if there is no such page, or it cannot be read."""
         host = urlsplit(url).netloc
         if url not in self._lists and host not in self._dead:
             self._lists[url] = ()
             try:
-                self._lists[url] = tuple(file_lists.ask(url, ca_bundle=places.ca_bundle, patient=False))
+                self._lists[url] = tuple(file_lists.ask(url, ca_bundle=indexes.ca_bundle, patient=False))
             except NoPageError:
                 pass  # the server can have others
             except EnvironmentProblem:
@@ -203,12 +203,12 @@ class _Wanted:
     image: Image
     target: Target
     plan: BuildPlan
-    places: Places
+    indexes: IndexLocations
 
     @property
     def listing(self) -> str:
         """The list of the package on the Python index."""
-        return f"{(self.places.python_index or uv.default_index()).rstrip('/')}/{self.name}/"
+        return f"{(self.indexes.python_index or uv.default_index()).rstrip('/')}/{self.name}/"
 
 
 def image_of(resolution: Resolution | Build) -> Image:

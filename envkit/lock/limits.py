@@ -16,9 +16,9 @@ from packaging.utils import canonicalize_name
 from envkit.ground.errors import ConflictError, EnvkitError
 from envkit.ground.versions import key
 from envkit.lock import abi, conda, held_back, request, stubs, together, uv, variants
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.known_pages import NOTHING_FOUND, Found, KnownPages, image_of
 from envkit.lock.model import CondaPackage
-from envkit.lock.places import Places
 from envkit.lock.uv import Target
 from envkit.lock.wheel_choice import ranks_of, versions_of
 from envkit.lock.wheels import python_index
@@ -49,7 +49,7 @@ class Allowed:
 class Probe:
     """Solves the packages of plans with torch bounded to candidates. Nothing is downloaded but metadata."""
 
-    places: Places
+    indexes: IndexLocations
     glibc: str  # of the image's OS
     as_of: str | None = None  # RFC 3339; newer packages are not considered
     pages: KnownPages = field(default_factory=KnownPages)  # of the facts, with prebuilt wheels
@@ -100,12 +100,12 @@ class Probe:
         target = Target(platform=plan.resolution.platform, glibc=self.glibc, python=plan.resolution.python)
         missing: dict[str, None] = {}
         for number, build in enumerate(among.builds):
-            found = self.pages.found(plan, image_of(build), target, self.places, more=more)
+            found = self.pages.found(plan, image_of(build), target, self.indexes, more=more)
             if not found.missing:
                 newer = [other.torch for other in among.builds[:number]]
                 why = f"newest with a prebuilt wheel of {' and '.join(missing)}" if missing else None
-                places = f" (on {', '.join(found.links)})" if missing and found.links else ""
-                return among.without(newer) if newer else among, found, f"{why}{places}" if why else None
+                where = f" (on {', '.join(found.links)})" if missing and found.links else ""
+                return among.without(newer) if newer else among, found, f"{why}{where}" if why else None
             missing |= dict.fromkeys(found.missing)
         return among, NOTHING_FOUND, None
 
@@ -138,7 +138,7 @@ class Probe:
     def _conda(self, plan: BuildPlan, specs: Sequence[str]) -> tuple[CondaPackage, ...]:
         if not specs:
             return ()
-        return conda.solve(plan, specs, request.virtual_packages(plan, self.glibc), self.places, as_of=self.as_of)
+        return conda.solve(plan, specs, request.virtual_packages(plan, self.glibc), self.indexes, as_of=self.as_of)
 
     def _wheels(self, plan: BuildPlan, among: Candidates, packages: Sequence[CondaPackage], found: Found) -> Allowed:
         text = self._compiled(plan, (*plan.pip, _TORCH), bounds(among), packages, among=among, found=found)
@@ -170,13 +170,13 @@ class Probe:
             offered={_TORCH: own},
             without=[source_spec.parse(text).name for text in plan.allow_source],
         )
-        index = found.with_places(python_index(plan, self.places))
+        index = found.with_lists(python_index(plan, self.indexes))
         return uv.compile_wheels(wanted, target, limits, index, as_of=self.as_of, cached_only=cached_only)[0]
 
     def newest_releases(self, plan: BuildPlan, names: Collection[str]) -> dict[str, str]:
         """Return the newest release of the plan's requirements with these names, as `held_back.newest_releases`."""
         target = Target(platform=plan.resolution.platform, glibc=self.glibc, python=plan.resolution.python)
-        return held_back.newest_releases(plan, target, self.places, names, as_of=self.as_of)
+        return held_back.newest_releases(plan, target, self.indexes, names, as_of=self.as_of)
 
     def limiting(self, plan: BuildPlan, among: Candidates, allowed: Allowed) -> str | None:
         """Return which package does not allow the newest candidate: `xformers 0.0.33 requires torch==2.9.0`.

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from envkit.ground import trees
 from envkit.ground.errors import ConflictError, EnvironmentProblem
 from envkit.lock import sizes, uv
-from envkit.lock.places import Places
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.uv import Target
 from envkit.lock.values import last_part
 from envkit.lock.wheel_choice import has_wheel, ranks_of
@@ -39,7 +39,7 @@ def choose(
     specs: Sequence[SourceSpec],
     others: Sequence[str],
     target: Target,
-    places: Places,
+    indexes: IndexLocations,
     *,
     preferred: Mapping[str, str] = MappingProxyType({}),
     as_of: str | None = None,
@@ -50,7 +50,7 @@ def choose(
         specs: packages by name; commits are ignored.
         others: the other requirements of the plan, which may constrain the same packages.
         target: the interpreter.
-        places: the indexes.
+        indexes: where packages are downloaded from.
         preferred: name -> version that is chosen if it is possible.
         as_of: RFC 3339; newer files are not considered.
 
@@ -62,12 +62,12 @@ def choose(
     if not named:
         return ()
     wanted = [*named.values(), *(text for text in others if canonicalize_name(Requirement(text).name) in named)]
-    index = places.python_index
-    where = uv.Index(url=index, ca_bundle=places.ca_bundle)
+    index = indexes.python_index
+    where = uv.Index(url=index, ca_bundle=indexes.ca_bundle)
     text = uv.compile_files(wanted, target, where, preferred=preferred, as_of=as_of)
     rows = parse(text, ranks_of(target.platform, target.glibc, target.python), named)
     unknown = [row["sdist"]["url"] for row in rows if row["sdist"].get("size") is None]
-    known = sizes.ask(unknown, index=index, ca_bundle=places.ca_bundle)
+    known = sizes.ask(unknown, index=index, ca_bundle=indexes.ca_bundle)
     return tuple(_sdist(row, known) for row in rows)
 
 

@@ -24,7 +24,7 @@ from urllib.request import (
 from envkit.ground import sockets
 from envkit.ground.addresses import Reach, RefusedAddressError, is_loopback, reachable_from, redirect_target, refusal
 from envkit.ground.errors import EnvironmentProblem, UsageError
-from envkit.lock.places import authorization, without_login
+from envkit.lock.index_locations import authorization, without_login
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 30.0  # for the headers of one file

@@ -12,8 +12,8 @@ from envkit.ground.errors import ConflictError
 from envkit.ground.progress import Reporter
 from envkit.lock import abi, closure, previous, request, stubs, together
 from envkit.lock.base import nothing
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import CondaPackage, Lock, LockedBase, Source, Wheel
-from envkit.lock.places import Places
 from envkit.lock.previous import NOTHING, Previous
 from envkit.lock.uv import Target
 from envkit.plan.model import BuildPlan
@@ -48,7 +48,7 @@ NO_SOURCES = Sources(wheels={}, rows=(), builders=())
 
 def lock_plan(
     plan: BuildPlan,
-    places: Places,
+    indexes: IndexLocations,
     options: Options,
     *,
     resolve_base: ResolveBase,
@@ -59,7 +59,7 @@ def lock_plan(
 
     Args:
         plan: the plan to lock.
-        places: where artifacts are downloaded from.
+        indexes: where artifacts are downloaded from.
         options: how to solve.
         resolve_base: returns the base; called after everything else is solved.
         reporter: receives the steps.
@@ -77,7 +77,7 @@ def lock_plan(
     # A lock of another image is seen here, before its versions are.
     for line in request.differences(old, solver_input) if old else ():
         reporter.note(f"changed since the old lock: {line}")
-    solved = _Solver(plan=plan, places=places, options=options, sources=sources, keep=keep, reporter=reporter)
+    solved = _Solver(plan=plan, indexes=indexes, options=options, sources=sources, keep=keep, reporter=reporter)
     try:
         _, lock = together.solve(partial(solved.conda, keep), solved.lock)
     except ConflictError:
@@ -98,7 +98,7 @@ class _Solver:
     """The steps of one lock."""
 
     plan: BuildPlan
-    places: Places
+    indexes: IndexLocations
     options: Options
     sources: Sources
     keep: Previous
@@ -121,7 +121,7 @@ class _Solver:
             self.reporter.note(f"conda packages are solved again, because the wheels need {', '.join(more):.300}")
         self.reporter.step(f"solve {len(specs)} conda specs")
         virtual = request.virtual_packages(plan, options.glibc)
-        return conda.solve(plan, (*specs, *more), virtual, self.places, as_of=options.as_of, previous=keep)
+        return conda.solve(plan, (*specs, *more), virtual, self.indexes, as_of=options.as_of, previous=keep)
 
     def lock(self, packages: tuple[CondaPackage, ...]) -> Lock:
         """Return the lock with these conda packages and the wheels for them, still without a base."""
@@ -171,7 +171,7 @@ class _Solver:
         return wheels.solve(
             plan,
             self._target(packages),
-            self.places,
+            self.indexes,
             torch=request.torch_wheels(plan),
             chosen=stubs.of_conda(packages),
             as_of=self.options.as_of,
@@ -194,7 +194,7 @@ class _Solver:
         for line in held_back.by_source(
             self.plan,
             self._target(lock.conda),
-            self.places,
+            self.indexes,
             {wheel.name: wheel.version for wheel in lock.wheels},
             as_of=self.options.as_of,
             solve=lambda plan: self._wheels_of(plan, lock.conda, NOTHING),

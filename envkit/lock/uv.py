@@ -18,7 +18,7 @@ from envkit.ground import paths, platforms
 from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, UsageError
 from envkit.ground.versions import key
 from envkit.lock import child, stubs
-from envkit.lock.places import without_login
+from envkit.lock.index_locations import without_login
 
 # The glibc versions for which uv has a platform name.
 _GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")

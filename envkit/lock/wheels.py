@@ -18,9 +18,9 @@ from packaging.version import InvalidVersion, Version
 from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.versions import key, minor
 from envkit.lock import file_lists, offers, sizes, uv, variants
+from envkit.lock.index_locations import IndexLocations, without_login
 from envkit.lock.known_pages import Found, KnownPages, image_of
 from envkit.lock.model import PAGE, Wheel
-from envkit.lock.places import Places, without_login
 from envkit.lock.previous import NOTHING, Previous
 from envkit.lock.uv import Target
 from envkit.lock.values import last_part
@@ -39,7 +39,7 @@ _EXACT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*[A-Za-z0-9.+!]+")
 def solve(
     plan: BuildPlan,
     target: Target,
-    places: Places,
+    indexes: IndexLocations,
     *,
     torch: Sequence[str],
     chosen: Mapping[str, str],
@@ -53,7 +53,7 @@ def solve(
     Args:
         plan: for its other requirements, its source of torch and its CUDA.
         target: the interpreter that runs them.
-        places: the indexes.
+        indexes: where packages are downloaded from.
         torch: requirements of the torch family; none if it comes from conda.
         chosen: distribution -> version of conda's Python packages: respected, but not installed again.
         as_of: RFC 3339; newer files are not considered.
@@ -67,10 +67,10 @@ def solve(
         EnvironmentProblem: uv is missing, or an index does not answer or has no SHA-256.
         TimeLimitError: uv did not finish in time.
     """
-    places_of = partial((known or KnownPages()).found, plan, image_of(plan.resolution), target, places)
+    places_of = partial((known or KnownPages()).found, plan, image_of(plan.resolution), target, indexes)
 
     def solved(found: Found) -> tuple[Wheel, ...]:
-        request = _Request(plan=plan, target=target, places=places, torch=torch, chosen=chosen, as_of=as_of)
+        request = _Request(plan=plan, target=target, indexes=indexes, torch=torch, chosen=chosen, as_of=as_of)
         return _solve(request, previous, built, found)
 
     found = places_of()
@@ -91,18 +91,18 @@ class _Request:
 
     plan: BuildPlan
     target: Target
-    places: Places
+    indexes: IndexLocations
     torch: Sequence[str]
     chosen: Mapping[str, str]
     as_of: str | None
 
 
 def _solve(request: _Request, previous: Previous, built: Mapping[Path, Wheel], found: Found) -> tuple[Wheel, ...]:
-    plan, target, places = request.plan, request.target, request.places
+    plan, target, indexes = request.plan, request.target, request.indexes
     own_index = plan.resolution.source == "pytorch" and bool(request.torch)
     rest = (*plan.pip, *_by_name(plan, built), *(f"{wheel.name}=={wheel.version}" for wheel in built.values()))
     names = frozenset(wheel.name for wheel in built.values())
-    added = _added(plan, target, places, found)
+    added = _added(plan, target, indexes, found)
     solver = _Solver(
         target=target,
         constraints=(*plan.constraints, *added.constraints()),
@@ -111,11 +111,11 @@ def _solve(request: _Request, previous: Previous, built: Mapping[Path, Wheel], f
         update=previous.update - names,
         built=names,
     )
-    index = found.with_places(python_index(plan, places))
+    index = found.with_lists(python_index(plan, indexes))
     # One index for each solve: with both in one, a package of the same name in the other index could be chosen.
     stages = [
         # Built wheels are requirements of `rest`, which the first solve includes only without an own index.
-        _Stage(wanted=tuple(request.torch), index=_torch_index(places), own=True),
+        _Stage(wanted=tuple(request.torch), index=_torch_index(indexes), own=True),
         _Stage(wanted=rest, index=index, built=tuple(built)),
     ]
     if not own_index:
@@ -127,7 +127,7 @@ def _solve(request: _Request, previous: Previous, built: Mapping[Path, Wheel], f
     except ConflictError as error:
         raise added.explained(error) from error
     wheels = [
-        _wheel(row, places, own=stage.own, paged=found.has(row.url))
+        _wheel(row, indexes, own=stage.own, paged=found.has(row.url))
         for stage, rows in zip(stages, solved, strict=True)
         for row in rows
     ]
@@ -223,7 +223,7 @@ class _Added:
     """The files of the indexes and pages that the definition adds, and the image that they have to fit."""
 
     plan: BuildPlan
-    places: Places
+    indexes: IndexLocations
     target: Target
     image: Image
     files: Sequence[str]  # names
@@ -255,14 +255,14 @@ class _Added:
         """Return the files of a package on its own index, or the Python index."""
         own = dict(self.plan.package_indexes).get(name)
         try:
-            index = self.places.fetch_url(own) if own else self.places.python_index or uv.default_index()
-            rows = file_lists.ask(f"{index.rstrip('/')}/{name}/", ca_bundle=self.places.ca_bundle)
+            index = self.indexes.fetch_url(own) if own else self.indexes.python_index or uv.default_index()
+            rows = file_lists.ask(f"{index.rstrip('/')}/{name}/", ca_bundle=self.indexes.ca_bundle)
         except (EnvironmentProblem, IntegrityError, UsageError, ValueError):
             return []  # the error of the solver counts
         return [str(row["name"]) for row in rows]
 
 
-def _added(plan: BuildPlan, target: Target, places: Places, found: Found) -> _Added:
+def _added(plan: BuildPlan, target: Target, indexes: IndexLocations, found: Found) -> _Added:
     """Read the pages and the lists of the indexes that the definition adds, besides what the facts' pages list.
 
     Raises:
@@ -272,11 +272,11 @@ def _added(plan: BuildPlan, target: Target, places: Places, found: Found) -> _Ad
     names = {canonicalize_name(Requirement(text).name) for text in plan.pip}
     lists = [(page, True) for page in plan.find_links]
     lists += [(f"{index.rstrip('/')}/{name}/", False) for index in plan.indexes for name in sorted(names)]
-    lists += [(f"{places.fetch_url(url).rstrip('/')}/{name}/", False) for name, url in plan.package_indexes]
+    lists += [(f"{indexes.fetch_url(url).rstrip('/')}/{name}/", False) for name, url in plan.package_indexes]
     files = list(found.files)
     for url, is_page in lists:
         try:
-            files += [str(row["name"]) for row in file_lists.ask(url, ca_bundle=places.ca_bundle)]
+            files += [str(row["name"]) for row in file_lists.ask(url, ca_bundle=indexes.ca_bundle)]
         except EnvironmentProblem as error:
             # uv reports an index that does not answer; one without the package is as it should be.
             if is_page:
@@ -286,7 +286,7 @@ def _added(plan: BuildPlan, target: Target, places: Places, found: Found) -> _Ad
             if is_page:
                 hint = "check the address, or remove the page from find_links"
                 raise EnvironmentProblem(f"{without_login(url)} is not a page of links", hint=hint) from error
-    return _Added(plan=plan, places=places, target=target, image=image_of(plan.resolution), files=files)
+    return _Added(plan=plan, indexes=indexes, target=target, image=image_of(plan.resolution), files=files)
 
 
 def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:
@@ -296,20 +296,20 @@ def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:
     return [spec.requirement for spec in specs if spec.requirement is not None and spec.name not in done]
 
 
-def _torch_index(places: Places) -> uv.Index:
+def _torch_index(indexes: IndexLocations) -> uv.Index:
     # A flat page has only the torch family; its dependencies are in the Python index.
-    url = places.python_index if places.torch_pages else places.torch_index
-    return uv.Index(url=url, pages=places.torch_pages, ca_bundle=places.ca_bundle)
+    url = indexes.python_index if indexes.torch_pages else indexes.torch_index
+    return uv.Index(url=url, pages=indexes.torch_pages, ca_bundle=indexes.ca_bundle)
 
 
-def python_index(plan: BuildPlan, places: Places) -> uv.Index:
+def python_index(plan: BuildPlan, indexes: IndexLocations) -> uv.Index:
     """Return where the packages of a plan are searched that are not of the torch family."""
     return uv.Index(
-        url=places.python_index,
+        url=indexes.python_index,
         links=plan.find_links,
         first=plan.indexes,
-        own={name: places.fetch_url(url) for name, url in plan.package_indexes},
-        ca_bundle=places.ca_bundle,
+        own={name: indexes.fetch_url(url) for name, url in plan.package_indexes},
+        ca_bundle=indexes.ca_bundle,
     )
 
 
@@ -334,14 +334,14 @@ def _is_listed(url: str, pages: str | None) -> bool:
     return pages is not None and url.startswith(pages)
 
 
-def _wheel(row: IndexWheel, places: Places, *, own: bool, paged: bool) -> Wheel:
+def _wheel(row: IndexWheel, indexes: IndexLocations, *, own: bool, paged: bool) -> Wheel:
     assert row.size is not None
-    is_torch = own and (places.torch_pages is None or _is_listed(row.url, places.torch_pages))
+    is_torch = own and (indexes.torch_pages is None or _is_listed(row.url, indexes.torch_pages))
     return Wheel(
         name=row.name,
         version=row.version,
         file=last_part(row.url),
-        url=places.public(row.url),
+        url=indexes.public(row.url),
         sha256=row.sha256,
         size=row.size,
         source="pytorch" if is_torch else PAGE if paged else "pypi",

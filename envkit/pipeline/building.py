@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
-    from envkit.pipeline.asking import Asked
     from envkit.pipeline.pushing import PushAfterBuild, Tagging
+    from envkit.pipeline.resolving import Asked
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner
     from envkit.verify.record import Record

@@ -21,8 +21,8 @@ from envkit.lock.known_pages import KnownPages
 from envkit.lock.limits import Allowed, Probe
 from envkit.lock.request import misfit
 from envkit.lock.store import read_lock
-from envkit.pipeline.asking import shown_packages
 from envkit.pipeline.clash import Clash
+from envkit.pipeline.resolving import shown_packages
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import completed
 from envkit.resolve.candidates import Candidates, Limit, candidates_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Build, Facts
     from envkit.ground.progress import Reporter
     from envkit.lock.model import Lock
-    from envkit.pipeline.asking import Asked
+    from envkit.pipeline.resolving import Asked
     from envkit.resolve.model import Resolution
 
 LockOf = Callable[[BuildPlan], "Lock"]

@@ -19,8 +19,8 @@ from envkit.ground import host
 from envkit.ground.errors import EngineError, EnvironmentProblem, UsageError
 from envkit.ground.process import ask
 from envkit.lock import uv
-from envkit.lock.places import python_index, without_login
-from envkit.pipeline.asking import Note, fields_here
+from envkit.lock.index_locations import python_index, without_login
+from envkit.pipeline.resolving import Note, fields_here
 from envkit.plan import install
 from envkit.plan.family import CONDA_SOURCES
 from envkit.render import sources

@@ -23,24 +23,24 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, LockError
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Within
 from envkit.lock import base as bases
-from envkit.lock.places import python_index
+from envkit.lock.index_locations import python_index
 from envkit.lock.request import request_of, require_fit
 from envkit.lock.solve import NO_SOURCES, Options, lock_plan
 from envkit.lock.store import read_lock, store_lock
 from envkit.pipeline import choosing
-from envkit.pipeline.asking import facts_of
+from envkit.pipeline.resolving import facts_of
 from envkit.plan.bases import os_row
-from envkit.render.locked import lock_places
+from envkit.render.locked import index_locations
 
 if TYPE_CHECKING:
     from envkit.engines.model import Builder
     from envkit.facts.model import Facts
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
+    from envkit.lock.index_locations import IndexLocations
     from envkit.lock.limits import Probe
     from envkit.lock.model import Lock, LockedBase, RequestValue
-    from envkit.lock.places import Places
-    from envkit.pipeline.asking import Asked
+    from envkit.pipeline.resolving import Asked
     from envkit.pipeline.sources import SourceContext
     from envkit.plan.model import BuildPlan
 
@@ -82,7 +82,7 @@ def glibc_of(plan: BuildPlan, facts: Facts) -> str:
     return os_row(plan.resolution.os, facts).glibc
 
 
-def places_of(plan: BuildPlan, settings: Settings) -> Places:
+def indexes_of(plan: BuildPlan, settings: Settings) -> IndexLocations:
     """Return the indexes and mirrors from which a plan's artifacts are downloaded.
 
     Raises:
@@ -90,7 +90,7 @@ def places_of(plan: BuildPlan, settings: Settings) -> Places:
     """
     # Only a check: a bundle that cannot be read is reported here, not as a failed connection of a solver.
     known_settings.ca_file(settings.get("ca_bundle"))
-    return lock_places(plan, settings.mirrors(), python_index=python_index(os.environ))
+    return index_locations(plan, settings.mirrors(), python_index=python_index(os.environ))
 
 
 def existing_lock(
@@ -155,7 +155,7 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
         )
     return lock_plan(
         plan,
-        places_of(plan, request.settings),
+        indexes_of(plan, request.settings),
         Options(
             glibc=glibc,
             base=request.recorded_base,
@@ -207,7 +207,7 @@ def _source_context(request: LockRequest, facts: Facts, reporter: Reporter) -> S
         plan=request.plan,
         facts=facts,
         settings=request.settings,
-        places=places_of(request.plan, request.settings),
+        indexes=indexes_of(request.plan, request.settings),
         lock_builder=lock_builder,
         reporter=reporter,
     )
@@ -220,7 +220,7 @@ def probe_of(settings: Settings, plan: BuildPlan, as_of: str | None = None) -> P
 
     facts = facts_of(settings)
     pages = KnownPages(facts.package_needs)
-    return Probe(places=places_of(plan, settings), glibc=glibc_of(plan, facts), as_of=as_of, pages=pages)
+    return Probe(indexes=indexes_of(plan, settings), glibc=glibc_of(plan, facts), as_of=as_of, pages=pages)
 
 
 def base_from(builder: Builder, request: LockRequest, reporter: Reporter) -> Callable[[BuildPlan], LockedBase]:

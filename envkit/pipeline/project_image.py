@@ -20,8 +20,8 @@ from envkit.ground.progress import Silent
 from envkit.ground.state import LastBuilt, read_project, write_project
 from envkit.lock.model import FILE
 from envkit.lock.store import digest_of, read_lock
-from envkit.pipeline.asking import AUTO, asked, fields_here
 from envkit.pipeline.machine import name_of, runner_of
+from envkit.pipeline.resolving import AUTO, asked, fields_here
 from envkit.plan.store import load_plan
 from envkit.project import definition
 from envkit.run import runners
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.image.name import ImageName
-    from envkit.pipeline.asking import Asked
+    from envkit.pipeline.resolving import Asked
     from envkit.plan.model import BuildPlan
     from envkit.verify.record import Record
 

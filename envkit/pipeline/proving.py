@@ -22,7 +22,7 @@ from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.paths import cache_dir
 from envkit.ground.settings import FLAT
 from envkit.ground.versions import is_version, key
-from envkit.lock.places import python_index
+from envkit.lock.index_locations import python_index
 from envkit.lock.uv import default_index
 from envkit.registry.transport import Transport
 from envkit.render import sources

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
-    from envkit.lock.places import Places
+    from envkit.lock.index_locations import IndexLocations
     from envkit.plan.model import BuildPlan
     from envkit.source.fetch import Archive
 
@@ -65,7 +65,7 @@ class SourceContext:
     plan: BuildPlan
     facts: Facts
     settings: Settings
-    places: Places
+    indexes: IndexLocations
     lock_builder: LockBuilder
     reporter: Reporter
 
@@ -108,7 +108,7 @@ def build_sources(context: SourceContext, *, glibc: str, preferred: Mapping[str,
     target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
     context.reporter.step("look for packages without a wheel")
     others = (*plan.pip, *plan.constraints)
-    offered = sdists.choose(specs, others, target, context.places, preferred=preferred, as_of=as_of)
+    offered = sdists.choose(specs, others, target, context.indexes, preferred=preferred, as_of=as_of)
     chosen = {sdist.name: sdist for sdist in offered}
     wheels: dict[Path, Wheel] = {}
     rows: list[Source] = []
@@ -153,13 +153,13 @@ def provide(context: SourceContext, lock: Lock) -> None:
 
 
 def _fetched(context: SourceContext, source: Sdist | SourceSpec | Source) -> Archive:
-    folder, ca_bundle = DOWNLOADS.at(context.cache), context.places.ca_bundle
+    folder, ca_bundle = DOWNLOADS.at(context.cache), context.indexes.ca_bundle
     if source.url is not None and not isinstance(source, Sdist) and source.commit is not None:
         return fetch.commit(source.name, source.url, source.commit, folder, context.reporter, ca_bundle=ca_bundle)
     assert not isinstance(source, SourceSpec)
     offered = Sdist(name=source.name, version=source.version, url=source.url, sha256=source.sha256, size=source.size)
     with Transport(ca_bundle=ca_bundle) as transport:
-        return fetch.sdist(offered, context.places, transport, folder, context.reporter)
+        return fetch.sdist(offered, context.indexes, transport, folder, context.reporter)
 
 
 def _built(context: SourceContext, archive: Archive, builder_of: Callable[[BuildPlan], Lock]) -> tuple[Job, Outcome]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from envkit.ground import foreign, strictyaml
 from envkit.ground.errors import UsageError
-from envkit.lock.places import pip_settings
+from envkit.lock.index_locations import pip_settings
 from envkit.plan import copying, names
 from envkit.plan.requirements import (
     SOURCES,

@@ -10,8 +10,8 @@ from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.settings import NO_BUNDLE
 from envkit.lock.built import CONTEXT
 from envkit.lock.exports import conda_explicit
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import BUILT, CONDA_PUBLIC, PAGE
-from envkit.lock.places import Places
 from envkit.lock.store import digest_of
 from envkit.render import sources
 
@@ -31,7 +31,7 @@ _FILES = ((TORCH, ("pytorch",)), (REQUIREMENTS, ("pypi", PAGE)))
 LABEL = f"{LABEL_PREFIX}.lock"
 
 
-def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None = None) -> Places:
+def index_locations(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None = None) -> IndexLocations:
     """Return the download sources of a lock's artifacts with these mirrors.
 
     Args:
@@ -49,7 +49,7 @@ def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None =
         )
     own = plan.resolution.source == "pytorch"
     alias = mirrors.conda_channel_alias
-    return Places(
+    return IndexLocations(
         conda_alias=sources.url(alias, "conda_channel_alias") if alias else CONDA_PUBLIC,
         torch_index=sources.wheel_index(plan.resolution, mirrors) if own else None,
         torch_pages=sources.wheel_pages(plan.resolution, mirrors) if own else None,
@@ -77,11 +77,11 @@ def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
     Raises:
         UsageError: a mirror is not a URL, or holds a login.
     """
-    places = lock_places(plan, mirrors)
-    lists = {EXPLICIT: conda_explicit(lock, places)} if lock.conda else {}
+    indexes = index_locations(plan, mirrors)
+    lists = {EXPLICIT: conda_explicit(lock, indexes)} if lock.conda else {}
     options_of = {
-        TORCH: sources.pip_options(places.torch_index, places.torch_pages),
-        REQUIREMENTS: [*sources.pip_options(places.python_index), *sources.more_options(plan)],
+        TORCH: sources.pip_options(indexes.torch_index, indexes.torch_pages),
+        REQUIREMENTS: [*sources.pip_options(indexes.python_index), *sources.more_options(plan)],
     }
     for name, kinds in _FILES:
         rows, options = [wheel for wheel in lock.wheels if wheel.source in kinds], options_of[name]

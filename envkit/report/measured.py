@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from envkit.checks.catalog import CheckEntry, catalog, shows
 from envkit.checks.reading import Tree, check_of, is_noisy, is_number, mapping, sequence
-from envkit.checks.shown import Sheet, Shown, Spread, Strips, short, tables
+from envkit.checks.sheet import Sheet, Shown, Spread, Strips, short, tables
 from envkit.ground.text import clean
 from envkit.report.reading import by_check
 

@@ -22,7 +22,7 @@ from envkit.engines.address import docker_address
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import root_without
 from envkit.ground.process import child
-from envkit.run import cage
+from envkit.run import containers
 from envkit.run.command_line import ULIMITS, engine_words
 from envkit.run.podman import ulimits
 from envkit.run.rootless.runner import FileRunner
@@ -75,8 +75,8 @@ def attach(
             "podman has no init process (catatonit is not installed), so signals would not reach the command",
             hint="apt-get install catatonit",
         )
-    name = cage.container_name()
-    labels = [f"--label={key}={value}" for key, value in cage.labels().items()]
+    name = containers.container_name()
+    labels = [f"--label={key}={value}" for key, value in containers.labels().items()]
     words = line(session, runner.name, options=[f"--name={name}", *labels], hidden=secrets)
     values = dict(session.env)
     environment = {**os.environ, **{variable: values[variable] for variable in secrets}}

@@ -12,14 +12,14 @@ from envkit.ground.cache import run_folder
 from envkit.ground.errors import EnvkitError
 from envkit.ground.paths import scratch
 from envkit.image.opening import described
-from envkit.run import cage
-from envkit.run.cage import Command
+from envkit.run import containers
+from envkit.run.containers import Command
 from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
-from envkit.run.rootless.cell import Cell, Inside, Means, furnish
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.runner import FileRunner, SessionWords, has_shell
+from envkit.run.rootless.sandbox import Inside, Means, Sandbox, prepare
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image
-    from envkit.run.rootless.stack import Stack
+    from envkit.run.rootless.layered_tree import LayeredTree
     from envkit.run.rootless.terminal import Terminal
     from envkit.run.session import Session
 
@@ -59,7 +59,7 @@ class BubblewrapRunner(FileRunner):
         return None
 
     def _attach(
-        self, session: Session, stack: Stack, inside: Inside, words: SessionWords, terminal: Terminal | None
+        self, session: Session, stack: LayeredTree, inside: Inside, words: SessionWords, terminal: Terminal | None
     ) -> int:
         means = self._find_means()
         if session.network == "host":
@@ -67,19 +67,26 @@ class BubblewrapRunner(FileRunner):
             means = replace(means, sysfs=means.sysfs and os.geteuid() == 0)
         argv = words.all if words.entrypoint else _through_shell(words.argv, stack)
         with run_folder(self._cache) as folder:
-            cell = furnish(folder, stack, means, inside, session_limits(session))
+            cell = prepare(folder, stack, means, inside, session_limits(session))
             streams = start.session_streams(terminal)
             with start.started(cell, means, argv, first=session.has_init, streams=streams) as container:
                 return start.follow(container, terminal, first=session.has_init)
 
     def _run(
-        self, image: Image, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter, *, reported: bool
+        self,
+        image: Image,
+        stack: LayeredTree,
+        command: Command,
+        argv: Sequence[str],
+        reporter: Reporter,
+        *,
+        reported: bool,
     ) -> RunResult | None:
         del reported  # bubblewrap itself says when it cannot start the program
-        facts, limits = described(image, 0), cage.bounded(command.limits, cage.memory_here())
+        facts, limits = described(image, 0), containers.bounded(command.limits, containers.memory_here())
         means = self._find_means()
         with run_folder(self._cache) as folder:
-            cell = furnish(
+            cell = prepare(
                 folder,
                 stack,
                 means,
@@ -102,7 +109,7 @@ class BubblewrapRunner(FileRunner):
 
     def _watch(
         self,
-        cell: Cell,
+        cell: Sandbox,
         group: cgroups.Group,
         argv: Sequence[str],
         command: Command,
@@ -110,7 +117,7 @@ class BubblewrapRunner(FileRunner):
     ) -> RunResult | None:
         """Start the container, read its output until it ends, and return the result."""
         limits = command.limits
-        output = cage.Output(limits)
+        output = containers.Output(limits)
         # An entry point may be an init, which has to be process 1 as in normal use.
         with start.started(cell, self._find_means(), argv, first=command.entrypoint) as container:
             process = container.process
@@ -124,7 +131,7 @@ class BubblewrapRunner(FileRunner):
         duration = time.monotonic() - began
         # Bubblewrap reports signal n as exit code 128 + n; Popen reports its own child's as -n.
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        code = cage.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
+        code = containers.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
         # 1 is the code of every failure of bubblewrap, and may be the command's own, so the message decides.
         if code == 1 and not output.stdout and output.stderr.startswith(_NOT_RUN):
             return None
@@ -143,7 +150,7 @@ class BubblewrapRunner(FileRunner):
         return self._means
 
 
-def _through_shell(argv: Sequence[str], stack: Stack) -> tuple[str, ...]:
+def _through_shell(argv: Sequence[str], stack: LayeredTree) -> tuple[str, ...]:
     """Return the command run through the image's shell, if it has one.
 
     A shell exits with 127 or 126 if it cannot start the command, as Docker does. Bubblewrap exits with 1.
@@ -153,6 +160,6 @@ def _through_shell(argv: Sequence[str], stack: Stack) -> tuple[str, ...]:
 
 def session_limits(session: Session) -> RunLimits:
     """Return the limits of a session. As with `docker run`, its memory is not limited: it is the user's own command."""
-    memory = cage.memory_here()
+    memory = containers.memory_here()
     # The kernel's default for a tmpfs is half of the machine's memory, which may be more than this process's own limit.
     return RunLimits(shm_mb=session.shm_mb, tmp_mb=None if memory is None else max(1, memory // 2 >> 20))

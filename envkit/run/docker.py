@@ -22,8 +22,8 @@ from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.text import Lines
 from envkit.image.layout import write_error
 from envkit.image.name import with_prefix
-from envkit.run import cage
-from envkit.run.cage import Command
+from envkit.run import containers
+from envkit.run.containers import Command
 from envkit.run.model import DATA, STRONG, RunLimits, RunResult
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
 _ENGINE = EngineInfo(engine="docker")
 _STDERR = 2  # the stream's number in the engine's frames
 # The engine's default list, which a value replaces as a whole, and pressure stall information.
-_READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", cage.PRESSURE]
+_READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", containers.PRESSURE]
 _SAVE_S = 1800  # an engine may collect the whole image before it sends the first byte
 _PIECE = 1 << 20
 _START_S = 120  # an engine under load may need this long to create a container from a large image
@@ -67,7 +67,7 @@ class DockerRunner:
         """Return an image's configuration; see `Runner`."""
         with self._connect() as client:
             tree = _image(client, image)
-        return cage.described(tree, image=tree["Id"], labels=(tree.get("Config") or {}).get("Labels") or {})
+        return containers.described(tree, image=tree["Id"], labels=(tree.get("Config") or {}).get("Labels") or {})
 
     def run(
         self,
@@ -85,11 +85,11 @@ class DockerRunner:
             sweep(client)
             ident = _image(client, image)["Id"]
             # The memory of the engine's machine, which may be another one.
-            limits = cage.bounded(limits, _memory(client))
+            limits = containers.bounded(limits, _memory(client))
             command = Command(
                 image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
             )
-            return cage.run_timed(command, lambda command: _run(client, command, reporter))
+            return containers.run_timed(command, lambda command: _run(client, command, reporter))
 
     def save(self, image: ImageName, path: Path) -> None:
         """Write an image's configuration and layers to a new file; see `Storage`."""
@@ -169,14 +169,14 @@ def _image(client: docker.APIClient, image: ImageName) -> dict[str, Any]:
 
 def _run(client: docker.APIClient, command: Command, reporter: Reporter) -> RunResult:
     doing = f"the run in {command.image[:19]}"
-    volumes = cage.folders(command.files)
+    volumes = containers.folders(command.files)
     # Named in advance: a signal may arrive after the engine has created the container and before it returns the ID.
-    container = cage.container_name()
+    container = containers.container_name()
     try:
         _create(client, container, command, volumes)
         for volume in volumes:
             # Into volumes, because the engine refuses to copy files into a container whose root is read-only.
-            client.put_archive(container, volume, cage.archive(command.files, volume))
+            client.put_archive(container, volume, containers.archive(command.files, volume))
         return _watch(client, container, command.image, command.limits, reporter)
     except docker.errors.APIError as error:
         raise translate(error.explanation or str(error), doing, _ENGINE) from error
@@ -193,7 +193,7 @@ def _create(client: docker.APIClient, name: str, command: Command, volumes: tupl
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
         read_only=True,
-        tmpfs={"/tmp": cage.tmpfs(limits)},  # noqa: S108 - a file system inside the container
+        tmpfs={"/tmp": containers.tmpfs(limits)},  # noqa: S108 - a file system inside the container
         pids_limit=limits.pids,
         mem_limit=None if limits.memory_mb is None else limits.memory_mb << 20,
         # Equal to the memory limit: no swap on top of it.
@@ -213,7 +213,7 @@ def _create(client: docker.APIClient, name: str, command: Command, volumes: tupl
         entrypoint=None if command.entrypoint else argv[:1],
         user=limits.user,
         volumes=list(volumes),
-        labels=cage.labels(),
+        labels=containers.labels(),
         name=name,
         host_config=host,
     )
@@ -235,7 +235,7 @@ def _devices(gpus: str | None) -> list[docker.types.DeviceRequest] | None:
 
 def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
     """Start the container, read its output until it ends, and return the result."""
-    output, lines = cage.Output(limits), Lines()
+    output, lines = containers.Output(limits), Lines()
     # Attached before the start: an attachment receives later output only, and a short command would have ended.
     socket = client.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
 
@@ -257,7 +257,7 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
         cut()
         raise
     began, over = time.monotonic(), False
-    with Stream(frames, cut, limits.timeout_s + cage.GRACE_S) as stream:
+    with Stream(frames, cut, limits.timeout_s + containers.GRACE_S) as stream:
         try:
             for kind, piece in stream:
                 for line in lines.feed(piece.decode(errors="replace")) if kind == _STDERR else ():
@@ -266,10 +266,10 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
                 if not output.take(error=kind == _STDERR, piece=piece):
                     break
                 if output.complete and not was_complete:
-                    stream.within(cage.END_S)
+                    stream.within(containers.END_S)
         except TimeoutError:
             if not output.complete:
-                raise cage.over_time(limits, image[:19]) from None
+                raise containers.over_time(limits, image[:19]) from None
             over = True
     if output.cut or over:
         with contextlib.suppress(*_FOREIGN):
@@ -278,7 +278,7 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
     code = 0 if over else int(client.wait(container, timeout=_START_S)["StatusCode"])
     duration = time.monotonic() - began
     state = client.inspect_container(container)["State"]
-    code = cage.exit_code(code, duration, limits, output, over=over, image=image[:19])
+    code = containers.exit_code(code, duration, limits, output, over=over, image=image[:19])
     return output.result(code, duration, image=image, oom_killed=bool(state.get("OOMKilled")))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.ground import paths
 from envkit.ground.errors import EngineError
 from envkit.ground.process import child, kill_all
-from envkit.run import cage
+from envkit.run import containers
 from envkit.run.model import DATA, GUARANTEES, Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
 
@@ -73,7 +73,7 @@ class HostRunner:
         """Run a command with its files in a temporary folder; see `Runner`."""
         del entrypoint  # the host has none
         python = _interpreter(image)
-        cage.folders(files)  # the same paths are refused on every runner
+        containers.folders(files)  # the same paths are refused on every runner
         with paths.scratch() as root:
             for name, content in files.items():
                 target = root / name.lstrip("/")
@@ -89,13 +89,13 @@ class HostRunner:
 
 
 def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter: Reporter, python: str) -> RunResult:
-    output = cage.Output(limits)
+    output = containers.Output(limits)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         try:
             process = stack.enter_context(
                 child(
-                    _limited(cage.timed(command, limits), limits),
+                    _limited(containers.timed(command, limits), limits),
                     end=lambda process: kill_all(process.pid),
                     cwd=env["TMPDIR"],
                     env=env,
@@ -109,13 +109,13 @@ def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter
             raise EngineError(
                 f"{command[0]} cannot be run: {error.strerror or error}", hint="--runner docker"
             ) from error
-        deadline = began + limits.timeout_s + cage.GRACE_S
+        deadline = began + limits.timeout_s + containers.GRACE_S
         over = collect(process, output, reporter, deadline=deadline, kill=lambda: kill_all(process.pid))
         kill_all(process.pid)  # processes that the command left in its session
     duration = time.monotonic() - began
     # A shell reports signal n as exit code 128 + n; Popen reports its own child's as -n.
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    code = cage.exit_code(code, duration, limits, output, over=over, image=python)
+    code = containers.exit_code(code, duration, limits, output, over=over, image=python)
     return output.result(code, duration, image=f"host:{python}")
 
 

@@ -9,13 +9,13 @@ import time
 from typing import IO, TYPE_CHECKING
 
 from envkit.ground.text import Lines
-from envkit.run.cage import END_S
+from envkit.run.containers import END_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envkit.ground.progress import Reporter
-    from envkit.run.cage import Output
+    from envkit.run.containers import Output
 
 _TICK_S = 0.2  # how soon a full output or a time limit is noticed
 # Seconds to wait for the rest of the output. A process that the command left behind can keep the pipes open forever.

@@ -18,9 +18,9 @@ from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import scratch
 from envkit.ground.process import ask, child
 from envkit.image.name import with_prefix
-from envkit.run import cage
-from envkit.run.cage import Command
+from envkit.run import containers
 from envkit.run.command_line import entrypoint_option, gpu_options, isolation_options, shm_option
+from envkit.run.containers import Command
 from envkit.run.model import DATA, STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 
@@ -69,7 +69,7 @@ class PodmanRunner:
                 hint=with_prefix(image) or "podman images; podman pull IMAGE",
             ) from error
         ident = f"sha256:{tree['Id'].removeprefix('sha256:')}"
-        return cage.described(tree, image=ident, labels=tree.get("Labels") or {})
+        return containers.described(tree, image=ident, labels=tree.get("Labels") or {})
 
     def run(
         self,
@@ -85,9 +85,9 @@ class PodmanRunner:
         """Run a command; see `Runner`."""
         self.sweep()
         ident = str(self.inspect(image)["id"])
-        limits = cage.bounded(limits, cage.memory_here())
+        limits = containers.bounded(limits, containers.memory_here())
         command = Command(image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint)
-        return cage.run_timed(command, lambda command: self._run(command, reporter))
+        return containers.run_timed(command, lambda command: self._run(command, reporter))
 
     def save(self, image: ImageName, path: Path) -> None:
         """Write an image's configuration and layers to a new file; see `Storage`."""
@@ -111,7 +111,7 @@ class PodmanRunner:
         return removed
 
     def _run(self, command: Command, reporter: Reporter) -> RunResult:
-        container, volumes = cage.container_name(), cage.folders(command.files)
+        container, volumes = containers.container_name(), containers.folders(command.files)
         create = _create(container, command, volumes)
         try:
             try:
@@ -121,7 +121,7 @@ class PodmanRunner:
                     raise
                 self._ask(*(item for item in create if item != "--init"))
             for volume in volumes:
-                self._ask("cp", "-", f"{container}:{volume}", stdin=cage.archive(command.files, volume))
+                self._ask("cp", "-", f"{container}:{volume}", stdin=containers.archive(command.files, volume))
             with scratch() as folder:
                 return self._watch(container, folder, command.image, command.limits, reporter)
         finally:
@@ -129,7 +129,7 @@ class PodmanRunner:
 
     def _watch(self, container: str, folder: Path, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
         """Start the container, read its output until it ends, and return the result."""
-        output = cage.Output(limits)
+        output = containers.Output(limits)
         began = time.monotonic()
 
         def kill(client: subprocess.Popen[bytes]) -> None:
@@ -147,11 +147,11 @@ class PodmanRunner:
             stderr=subprocess.PIPE,
             start_new_session=True,
         ) as process:
-            deadline = began + limits.timeout_s + cage.GRACE_S
+            deadline = began + limits.timeout_s + containers.GRACE_S
             over = collect(process, output, reporter, deadline=deadline, kill=lambda: kill(process))
         duration = time.monotonic() - began
         state: Any = json.loads(self._ask("container", "inspect", container))[0]["State"]
-        ended = cage.exit_code(process.returncode, duration, limits, output, over=over, image=image[:19])
+        ended = containers.exit_code(process.returncode, duration, limits, output, over=over, image=image[:19])
         # In these states the container was never started, for example because its program does not exist.
         if not output.cut and state.get("Status") in ("created", "configured", "initialized"):
             message = output.stderr.decode(errors="replace").strip() or "podman did not start it"
@@ -177,8 +177,8 @@ class PodmanRunner:
 def _create(name: str, command: Command, volumes: tuple[str, ...]) -> list[str]:
     limits, argv = command.limits, command.argv
     words = ["create", "--name", name, "--pull=never", "--network=none", *isolation_options("podman")]
-    words += [f"--security-opt=mask={cage.PRESSURE}"]  # Podman can mask a path, but not make it read-only
-    words += [f"--tmpfs=/tmp:{cage.tmpfs(limits)}", f"--pids-limit={limits.pids}", shm_option(limits.shm_mb)]
+    words += [f"--security-opt=mask={containers.PRESSURE}"]  # Podman can mask a path, but not make it read-only
+    words += [f"--tmpfs=/tmp:{containers.tmpfs(limits)}", f"--pids-limit={limits.pids}", shm_option(limits.shm_mb)]
     # The attached client receives the output. A log would be a second copy in Podman's storage.
     words += ["--log-driver=none", *ulimits()]
     # An entry point may be an init, which has to be process 1 as in normal use.
@@ -191,7 +191,7 @@ def _create(name: str, command: Command, volumes: tuple[str, ...]) -> list[str]:
     # Read-only for the run alone: `podman cp` writes to the volume itself.
     words += [f"--mount=type=volume,destination={volume},ro=true" for volume in volumes]
     words += [] if limits.data is None else [f"--mount=type=bind,source={limits.data},destination={DATA},ro=true"]
-    words += [f"--label={key}={value}" for key, value in cage.labels().items()]
+    words += [f"--label={key}={value}" for key, value in containers.labels().items()]
     words += gpu_options("podman", command.gpus)
     words += [] if command.entrypoint else [entrypoint_option(argv[:1])]
     return [*words, command.image.removeprefix("sha256:"), *(argv if command.entrypoint else argv[1:])]

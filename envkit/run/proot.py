@@ -14,14 +14,14 @@ from envkit.ground import store
 from envkit.ground.cache import run_folder
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.image.opening import described
-from envkit.run import cage
-from envkit.run.cage import Command
+from envkit.run import containers
+from envkit.run.containers import Command
 from envkit.run.model import Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, owners, proot, start
-from envkit.run.rootless.cell import Inside
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.runner import FileRunner, SessionWords, has_shell
+from envkit.run.rootless.sandbox import Inside
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image
-    from envkit.run.rootless.stack import Stack
+    from envkit.run.rootless.layered_tree import LayeredTree
     from envkit.run.rootless.terminal import Terminal
     from envkit.run.session import Mount, Session
 
@@ -88,7 +88,7 @@ class ProotRunner(FileRunner):
         return tuple(one for one in session.mounts if one.read_only and not proot.is_guarded(one.source, writable))
 
     def _attach(
-        self, session: Session, stack: Stack, inside: Inside, words: SessionWords, terminal: Terminal | None
+        self, session: Session, stack: LayeredTree, inside: Inside, words: SessionWords, terminal: Terminal | None
     ) -> int:
         name = socket.gethostname()  # the machine's, because it has the machine's name, too
         env = {"HOSTNAME": name, **inside.env}
@@ -103,7 +103,7 @@ class ProotRunner(FileRunner):
     def _run(
         self,
         image: Image,
-        stack: Stack,
+        stack: LayeredTree,
         command: Command,
         argv: Sequence[str],
         reporter: Reporter,
@@ -122,9 +122,9 @@ class ProotRunner(FileRunner):
                 data=limits.data,
             )
             ready = proot.prepare(folder, stack, inside)
-            group = cgroups.make(cage.bounded(limits, cage.memory_here()))
+            group = cgroups.make(containers.bounded(limits, containers.memory_here()))
             words = (*facts["entrypoint"], *argv) if command.entrypoint else argv
-            output = cage.Output(limits)
+            output = containers.Output(limits)
             try:
                 with proot.started(ready, words, reported=reported) as run:
                     if not run.first:
@@ -138,7 +138,7 @@ class ProotRunner(FileRunner):
             finally:
                 group.remove()
         code = run.process.returncode
-        code = cage.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
+        code = containers.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
         failure = proot.failure(code, bytes(output.stderr))
         if failure is not None:
             raise failure

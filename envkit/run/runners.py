@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
-    from envkit.assemble.stage import Receive
+    from envkit.assemble.layer_pool import Receive
     from envkit.ground.errors import EnvkitError
     from envkit.ground.progress import Reporter
     from envkit.run.model import Runner

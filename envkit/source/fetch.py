@@ -14,12 +14,12 @@ from envkit.ground import paths
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, TimeLimitError
 from envkit.ground.process import follow
 from envkit.ground.text import neutral
-from envkit.lock.places import authorization
+from envkit.lock.index_locations import authorization
 from envkit.registry.download import fetch, from_url
 
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
-    from envkit.lock.places import Places
+    from envkit.lock.index_locations import IndexLocations
     from envkit.lock.sdists import Sdist
     from envkit.registry.transport import Transport
 
@@ -54,7 +54,7 @@ class Archive:
         return self.path.stat().st_size
 
 
-def sdist(source: Sdist, places: Places, transport: Transport, folder: Path, reporter: Reporter) -> Archive:
+def sdist(source: Sdist, indexes: IndexLocations, transport: Transport, folder: Path, reporter: Reporter) -> Archive:
     """Download an sdist into a folder of files by SHA-256, and verify it.
 
     Raises:
@@ -64,18 +64,18 @@ def sdist(source: Sdist, places: Places, transport: Transport, folder: Path, rep
         TimeLimitError: the index does not answer.
     """
     _check_size(source.name, source.size)
-    url = places.fetch_url(source.url)
+    url = indexes.fetch_url(source.url)
     item = from_url(
         transport,
         name=f"{source.name} {source.version}",
         url=url,
         sha256=source.sha256,
         size=source.size,
-        authorization=authorization(url, places.python_index),
+        authorization=authorization(url, indexes.python_index),
     )
     reporter.step(f"download the source of {source.name} {source.version} ({source.size / 1e6:.1f} MB)")
     path = fetch([item], folder, transport.policy, reporter.advance)[source.sha256]
-    url = places.public(source.url)
+    url = indexes.public(source.url)
     return Archive(name=source.name, version=source.version, url=url, commit=None, path=path, sha256=source.sha256)
 
 

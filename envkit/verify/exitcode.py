@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.checks.fields import promises
 from envkit.checks.model import Verdict
+from envkit.checks.observed import promises
 from envkit.ground.errors import EnvironmentProblem, NotVerifiedError, TimeLimitError, VerificationError
 from envkit.ground.records import Row
 from envkit.verify.judge import check_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.checks.case import Case
 from envkit.checks.catalog import machine_codes
-from envkit.checks.fields import MalformedError, at_its_limit, settle, timed
 from envkit.checks.model import Finding, Verdict
+from envkit.checks.observed import MalformedError, at_its_limit, timed, unjudged
 from envkit.knowledge import codes
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def check_of(observation_id: str) -> str:
 
 def _judged(observation: Observation, title: str, spec: Spec, env: Env, rules: Mapping[str, Judge]) -> Judged:
     rule = rules.get(check_of(observation["id"]))
-    finding = settle(observation)
+    finding = unjudged(observation)
     if rule is None:
         finding = Finding(Verdict.ERROR, f"there is no rule for {observation['id']}", "NO_RULE")
     elif finding is None:

@@ -165,7 +165,7 @@ def judged_record(tree: Mapping[str, Any], judged: Sequence[Judged], summary: Su
 
 _JUDGEMENT = ("checks", "summary", "judge", "sha256")
 _JUDGING = ("judge.py", "exitcode.py", "static.py", "launch.py", "baseline.py")
-_SHARED = ("case.py", "fields.py", "peaks.py", "precision_bands.py", "shm.py")
+_SHARED = ("case.py", "observed.py", "peaks.py", "precision_bands.py", "shm.py")
 
 
 def seal(tree: Mapping[str, Any]) -> str:

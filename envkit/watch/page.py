@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envkit.checks.shown import LOWER, Parts, Tile
+from envkit.checks.sheet import LOWER, Parts, Tile
 from envkit.report.environment import without_identifiers
 from envkit.report.html.charts import draw
 from envkit.report.html.frame import render_page

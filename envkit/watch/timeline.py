@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from envkit.checks.shown import short
+from envkit.checks.sheet import short
 from envkit.report.html.charts import WIDE, at, bar, both_widths, label, line, ticks
 from envkit.report.html.markup import Markup, el
 from envkit.watch.model import Card, Process, Record, Sample

@@ -40,7 +40,7 @@ OPENERS = {
     },
     "settings of the user, which a checkout cannot name": {
         "envkit.engines.host_environment", "envkit.cli.export", "envkit.cli.render", "envkit.engines.address",
-        "envkit.ground.settings", "envkit.lock.places", "envkit.pipeline.running", "envkit.registry.auth",
+        "envkit.ground.settings", "envkit.lock.index_locations", "envkit.pipeline.running", "envkit.registry.auth",
     },
     "what the user typed, and only writes or reads data that is not parsed": {
         "envkit.attest.keys", "envkit.cli.record_output", "envkit.verify.user_data",
@@ -119,7 +119,7 @@ NAMES: dict[str, set[str]] = {
 
 FAULT_LISTS = {
     "the first of several findings says more than the others": {
-        "envkit.fleet.cells", "envkit.plan.copying", "envkit.render.lint",
+        "envkit.fleet.expand", "envkit.plan.copying", "envkit.render.lint",
     },
     "no errors of a document: ways to name a requirement, lines of uv, why launches differ": {
         "envkit.export.model", "envkit.ground.requirement", "envkit.lock.uv", "envkit.verify.compare.sides",

@@ -23,14 +23,14 @@ from types import FrameType
 import envkit
 from envkit.assemble.layer import File, Tree
 from envkit.assemble.layer_plan import groups
-from envkit.assemble.stage import Progress, make_layers
+from envkit.assemble.layer_pool import Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
 from envkit.engines.layer_cache import LayerCache
 from envkit.ground import cache
 from envkit.ground.progress import Silent
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Wheel
-from envkit.lock.places import Places
 from envkit.registry.transport import Transport
 from tests.architecture import doors, measures
 from tests.support.wheels import wheel_entries, write_wheel
@@ -83,7 +83,7 @@ def wheel_row() -> Row:
         sha256 = hashlib.sha256(data).hexdigest()
         row = Wheel(name="alpha", version="1.0", file=path.name, url=url, sha256=sha256, size=len(data), source="pypi")
         kind = Wheels(
-            Path(folder, "cache"), own=path.parent, places=Places(), transport=transport, reporter=Silent(),
+            Path(folder, "cache"), own=path.parent, indexes=IndexLocations(), transport=transport, reporter=Silent(),
             scheme=Scheme(python="3.11"), compression="gzip", offline=True,
         )  # fmt: skip
         threading.setprofile(look)

@@ -94,7 +94,7 @@ def judge(case):
     return case.passed(f"answer {case.value('answer'):.0f}")
 """
 SHOW = """\
-from envkit.checks.shown import Sheet, Shown, tables
+from envkit.checks.sheet import Sheet, Shown, tables
 
 
 def show(checks):

@@ -18,7 +18,7 @@ from envkit.image.name import image_name
 from envkit.run import remedies
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, RunResult
-from envkit.run.rootless.cell import Means
+from envkit.run.rootless.sandbox import Means
 from envkit.run.runners import choose_for
 from tests.engines.conftest import command_lines, containers
 from tests.support.file_images import Packed, entry, packed, write_layout

@@ -17,15 +17,15 @@ import pytest
 
 from envkit.assemble.bytecode import Compiler, Interpreter
 from envkit.assemble.layer_plan import groups
-from envkit.assemble.stage import Progress, make_layers
+from envkit.assemble.layer_pool import Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
 from envkit.engines import compile_inside
 from envkit.engines.layer_cache import Cached, LayerCache
 from envkit.ground.progress import Silent
 from envkit.image.spec import MTIME
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Wheel
-from envkit.lock.places import Places
 from envkit.registry.transport import Transport
 from tests.support.heard import Heard
 from tests.support.wheels import wheel_entries, write_wheel
@@ -175,7 +175,7 @@ def _compiler(folder: Path, heard: Heard) -> Compiler:
 def _layers(wheels: Sequence[Wheel], folder: Path, name: str, heard: Heard, workers: int = 2) -> tuple[Cached, ...]:
     with Transport() as transport:
         kind = Wheels(
-            folder / name, own=folder, places=Places(), transport=transport, reporter=Silent(),
+            folder / name, own=folder, indexes=IndexLocations(), transport=transport, reporter=Silent(),
             scheme=Scheme(python=HERE), compression="gzip", offline=True,
             compiler=_compiler(folder / name / "sandbox", heard),
         )  # fmt: skip
@@ -293,7 +293,7 @@ def test_another_interpreter_or_none_makes_another_key(tmp_path: Path) -> None:
     interpreter = Interpreter(python=HERE, program="/usr/bin/python3", origin="python3.11 3.11.2-6")
     with Transport() as transport:
         kind = partial(
-            Wheels, tmp_path, own=None, places=Places(), transport=transport, reporter=Silent(),
+            Wheels, tmp_path, own=None, indexes=IndexLocations(), transport=transport, reporter=Silent(),
             scheme=Scheme(python=HERE), compression="gzip", offline=True,
         )  # fmt: skip
         make = partial(

@@ -17,8 +17,8 @@ import pytest
 from envkit.assemble.conda import Archives, conda_layers, downloaded
 from envkit.engines.layer_cache import LayerCache
 from envkit.ground.errors import IntegrityError
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
-from envkit.lock.places import Places
 from envkit.registry.transport import Transport
 from tests.support.conda_archives import STUFF, write_archive
 from tests.support.heard import Heard
@@ -108,9 +108,9 @@ def fetch(tmp_path: Path) -> Iterator[Archives]:
     parts: tuple[Part, ...] = ("channel",)
     found = up(parts)
     found.require("channel")
-    places = Places(conda_alias=str(found.channel_alias))
+    indexes = IndexLocations(conda_alias=str(found.channel_alias))
     with Transport() as transport:
-        yield partial(downloaded, places=places, transport=transport, folder=tmp_path / "downloads")
+        yield partial(downloaded, indexes=indexes, transport=transport, folder=tmp_path / "downloads")
 
 
 @pytest.mark.long

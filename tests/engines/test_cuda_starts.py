@@ -63,7 +63,7 @@ _ALONE = """
 import sys
 from envkit.cli.main import run
 from envkit.run.bubblewrap import BubblewrapRunner
-from envkit.run.rootless.cell import Means
+from envkit.run.rootless.sandbox import Means
 BubblewrapRunner._find_means = lambda self: Means(entered=False, overlay=False, sysfs=False)
 """
 _VERIFY = """

@@ -11,7 +11,7 @@ import pytest
 from envkit.image.name import image_name
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, Runner
-from envkit.run.rootless.cell import Means
+from envkit.run.rootless.sandbox import Means
 from tests.support.heard import Heard
 from tests.support.kernel_files import OWN_ENTRIES, SCRIPT, writable_paths
 

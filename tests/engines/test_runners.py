@@ -1,4 +1,4 @@
-"""What every runner does, by the same tests: the cage, the end, and what comes out."""
+"""What every runner does, by the same tests: the containers, the end, and what comes out."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ import pytest
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun, TimeLimitError, UsageError
 from envkit.image.name import image_name
-from envkit.run import cage
+from envkit.run import containers
 from envkit.run.model import DATA, RunLimits, Runner, RunResult
 from envkit.run.rootless import proot
 from envkit.run.runners import make
@@ -243,20 +243,20 @@ def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) 
 def test_a_run_that_nobody_limits_gets_a_share_of_the_memory(
     runner: Runner, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    total = cage.memory_here()
+    total = containers.memory_here()
     assert total is not None
-    monkeypatch.setattr(cage, "MEMORY_SHARE", (64 << 20) / total)
+    monkeypatch.setattr(containers, "MEMORY_SHARE", (64 << 20) / total)
     assert run(runner, image, "tail /dev/zero; true").oom_killed
 
 
 @pytest.mark.requirement("R44")
 @pytest.mark.guarantee("shared-memory")  # without one of its own, /tmp is a folder of the disk as well
 def test_tmp_is_a_share_of_the_memory(runner: Runner, image: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    total = cage.memory_here()
+    total = containers.memory_here()
     assert total is not None
     df = "df -k --output=size /tmp | tail -1"
     assert int(run(runner, image, df).stdout) == pytest.approx(total / 1024 * 0.75 * 0.25, rel=0.01)
-    monkeypatch.setattr(cage, "MEMORY_SHARE", (64 << 20) / total)
+    monkeypatch.setattr(containers, "MEMORY_SHARE", (64 << 20) / total)
     small = run(runner, image, f"{df}; head -c 20M /dev/zero > /tmp/x")
     assert int(small.stdout) == pytest.approx(16 << 10, rel=0.1)
     assert b"No space left" in small.stderr
@@ -286,8 +286,8 @@ def test_the_time_limit_ends_what_ignores_sigterm(runner: Runner, image: str, le
 def test_the_time_limit_outside_holds_alone(
     runner: Runner, image: str, leaves_nothing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envkit.run.cage.timed", lambda argv, _: tuple(argv))
-    monkeypatch.setattr("envkit.run.cage.GRACE_S", 0.0)
+    monkeypatch.setattr("envkit.run.containers.timed", lambda argv, _: tuple(argv))
+    monkeypatch.setattr("envkit.run.containers.GRACE_S", 0.0)
     with pytest.raises(TimeLimitError):
         run(runner, image, f": {leaves_nothing}; trap '' TERM INT; while :; do sleep 1; done", timeout_s=3)
 

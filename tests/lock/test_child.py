@@ -12,7 +12,7 @@ import pytest
 
 from envkit.ground.errors import EnvironmentProblem, InterruptedRun, TimeLimitError
 from envkit.lock import child, conda, wheels
-from envkit.lock.places import Places
+from envkit.lock.index_locations import IndexLocations
 from tests.lock.plans import TARGET, VIRTUAL, cpu
 from tests.lock.plans import wheels as wheels_plan
 from tests.lock.served import Dist, Pkg, Served, Site, put_channel, put_index
@@ -108,15 +108,15 @@ def test_both_solvers_and_the_sizes_trust_the_bundle_and_nothing_else(told: bool
     site, authority = secure
     put_channel(site, "conda-forge", [Pkg("tool", "1")])
     index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
-    places = Places(conda_alias=site.url, python_index=index, ca_bundle=str(authority) if told else None)
+    indexes = IndexLocations(conda_alias=site.url, python_index=index, ca_bundle=str(authority) if told else None)
     if not told:
         with pytest.raises(EnvironmentProblem, match="no answer from https://127") as of_conda:
-            conda.solve(cpu(), ["tool"], VIRTUAL, places)
+            conda.solve(cpu(), ["tool"], VIRTUAL, indexes)
         with pytest.raises(EnvironmentProblem, match="no answer from https://127") as of_wheels:
-            wheels.solve(wheels_plan("a"), TARGET, places, torch=("a",), chosen={})
+            wheels.solve(wheels_plan("a"), TARGET, indexes, torch=("a",), chosen={})
         assert {one.value.hint for one in (of_conda, of_wheels)} == {
             "ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities"
         }
         return
-    assert conda.solve(cpu(), ["tool"], VIRTUAL, places)[0].name == "tool"
-    assert wheels.solve(wheels_plan("a"), TARGET, places, torch=("a",), chosen={})[0].name == "a"
+    assert conda.solve(cpu(), ["tool"], VIRTUAL, indexes)[0].name == "tool"
+    assert wheels.solve(wheels_plan("a"), TARGET, indexes, torch=("a",), chosen={})[0].name == "a"

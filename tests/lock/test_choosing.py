@@ -12,7 +12,7 @@ import pytest
 from envkit import api
 from envkit.engines.model import BuildOptions
 from envkit.facts.load import load
-from envkit.fleet.cells import expand
+from envkit.fleet.expand import expand
 from envkit.fleet.matrix import Matrix
 from envkit.fleet.model import BuildTask
 from envkit.fleet.run import with_locks
@@ -22,9 +22,9 @@ from envkit.ground.settings import Settings
 from envkit.ground.settings import load as load_settings
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import read_lock
-from envkit.pipeline.asking import asked
 from envkit.pipeline.choosing import tell_unchosen
 from envkit.pipeline.locking import Locks, probe_of
+from envkit.pipeline.resolving import asked
 from envkit.plan.definition import load as load_definition
 from envkit.plan.model import BuildPlan
 from envkit.plan.store import plan_from_json

@@ -9,8 +9,8 @@ from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
 from envkit.lock import conda
 from envkit.lock.base import nothing
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import CondaPackage, Lock, LockedBase, moves_between
-from envkit.lock.places import Places
 from envkit.lock.previous import Previous
 from envkit.lock.solve import Options, lock_plan
 from envkit.plan.model import BuildPlan
@@ -30,7 +30,7 @@ def solve(
     virtual: tuple[str, ...] = VIRTUAL,
 ) -> tuple[CondaPackage, ...]:
     previous = Previous(conda=tuple(keep), update=update)
-    return conda.solve(plan, specs, virtual, Places(conda_alias=site.url), as_of=as_of, previous=previous)
+    return conda.solve(plan, specs, virtual, IndexLocations(conda_alias=site.url), as_of=as_of, previous=previous)
 
 
 def test_a_constraint_that_a_conda_package_breaks_is_named_with_both_versions(site: Site) -> None:
@@ -43,7 +43,7 @@ def test_a_constraint_that_a_conda_package_breaks_is_named_with_both_versions(si
     def locked(limits: tuple[str, ...]) -> Lock:
         return lock_plan(
             replace(plan, constraints=limits),
-            Places(conda_alias=site.url),
+            IndexLocations(conda_alias=site.url),
             Options(glibc="2.36", base="none"),
             resolve_base=lambda _: base,
             reporter=Silent(),
@@ -65,7 +65,7 @@ def test_a_kept_conda_package_gives_way_to_what_the_wheels_require(site: Site) -
         put_channel(site, "conda-forge", [*common, *rows])
         return lock_plan(
             plan,
-            Places(conda_alias=site.url, python_index=put_index(site, f"/{folder}/simple", [metrics])),
+            IndexLocations(conda_alias=site.url, python_index=put_index(site, f"/{folder}/simple", [metrics])),
             Options(glibc="2.36", base="none", old=old),
             resolve_base=lambda _: nothing(),
             reporter=Silent(),
@@ -81,7 +81,7 @@ def test_a_kept_conda_package_gives_way_to_what_the_wheels_require(site: Site) -
 def test_channels_below_a_folder_of_a_mirror_have_their_public_urls(site: Site) -> None:
     put_channel(site, "anaconda/cloud/conda-forge", [Pkg("zlib", "1.3")])
     for alias in (f"{site.url}/anaconda/cloud", f"{site.url}/anaconda/cloud/"):
-        (found,) = conda.solve(cpu(), ("zlib",), VIRTUAL, Places(conda_alias=alias))
+        (found,) = conda.solve(cpu(), ("zlib",), VIRTUAL, IndexLocations(conda_alias=alias))
         assert (found.name, found.channel) == ("zlib", "conda-forge")
         assert found.url == "https://conda.anaconda.org/conda-forge/linux-64/zlib-1.3-0.conda"
 

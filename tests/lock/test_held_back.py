@@ -8,8 +8,8 @@ import pytest
 
 from envkit.ground.progress import Silent
 from envkit.lock.base import nothing
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Lock
-from envkit.lock.places import Places
 from envkit.lock.solve import Options, lock_plan
 from tests.lock import plans
 from tests.lock.served import Dist, Site
@@ -39,7 +39,7 @@ def lock(
     heard = Notes()
     made = lock_plan(
         plan,
-        Places(python_index=index),
+        IndexLocations(python_index=index),
         Options(glibc="2.36", base="none", old=old),
         resolve_base=lambda _: nothing(),
         reporter=heard,

@@ -9,8 +9,8 @@ import pytest
 
 from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError
 from envkit.lock import wheels
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Lock, Wheel
-from envkit.lock.places import Places
 from envkit.lock.store import read_lock
 from envkit.plan.model import BuildPlan
 from tests.lock import plans
@@ -74,7 +74,7 @@ def test_a_page_of_a_file_gives_the_wheel_that_is_locked_and_installed(
 
 
 def solve(plan: BuildPlan, index: str) -> dict[str, Wheel]:
-    found = wheels.solve(plan, TARGET, Places(python_index=index), torch=plan.family, chosen={})
+    found = wheels.solve(plan, TARGET, IndexLocations(python_index=index), torch=plan.family, chosen={})
     return {wheel.name: wheel for wheel in found}
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from envkit.ground.errors import ConflictError, EnvironmentProblem
 from envkit.lock import sdists, wheels
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import BUILT
-from envkit.lock.places import Places
 from envkit.lock.sdists import Sdist
 from envkit.plan.source_spec import parse
 from tests.lock import plans
@@ -25,7 +25,7 @@ def _choose(
     index: str, *specs: str, others: Sequence[str] = (), preferred: Mapping[str, str] | None = None
 ) -> tuple[Sdist, ...]:
     found = [parse(one) for one in specs]
-    return sdists.choose(found, others, TARGET, Places(python_index=index), preferred=preferred or {})
+    return sdists.choose(found, others, TARGET, IndexLocations(python_index=index), preferred=preferred or {})
 
 
 def test_the_sdist_of_a_package_without_wheels_is_chosen(site: Site) -> None:
@@ -96,7 +96,7 @@ def test_a_source_without_a_sha256_is_refused(site: Site) -> None:
 def test_a_package_that_is_not_allowed_stops_the_lock_with_the_line_to_add(site: Site) -> None:
     index = put_files(site, "/simple", SDIST)
     with pytest.raises(ConflictError, match="has no wheel of fastsum, only its source") as caught:
-        wheels.solve(plans.wheels(), TARGET, Places(python_index=index), torch=["fastsum"], chosen={})
+        wheels.solve(plans.wheels(), TARGET, IndexLocations(python_index=index), torch=["fastsum"], chosen={})
     assert (caught.value.hint or "").startswith(
         "add --allow-source fastsum to the command, or allow_source: [fastsum] to the definition"
     )
@@ -108,7 +108,9 @@ def test_a_built_wheel_is_taken_with_what_it_depends_on(site: Site, tmp_path: Pa
     made.write_bytes(dist.data())
     index = put_index(site, "/simple", [Dist("sympy", "1.14"), Dist("fastsum", "1.1")])
     built = wheel("fastsum", "1.2", file=dist.file, source=BUILT)
-    found = wheels.solve(plans.wheels(), TARGET, Places(python_index=index), torch=[], chosen={}, built={made: built})
+    found = wheels.solve(
+        plans.wheels(), TARGET, IndexLocations(python_index=index), torch=[], chosen={}, built={made: built}
+    )
     assert [(one.name, one.version, one.source) for one in found] == [
         ("fastsum", "1.2", BUILT),
         ("sympy", "1.14", "pypi"),

@@ -12,8 +12,8 @@ from envkit.assemble.wheels import item
 from envkit.ground.errors import ConflictError, EngineError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
 from envkit.lock import sizes, wheels
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Wheel
-from envkit.lock.places import Places
 from envkit.lock.previous import Previous
 from envkit.plan.model import BuildPlan
 from envkit.registry.download import fetch
@@ -25,7 +25,7 @@ from tests.lock.served import Dist, Site, put_index, put_pages
 
 def solve(
     plan: BuildPlan,
-    places: Places,
+    indexes: IndexLocations,
     *,
     chosen: Mapping[str, str] | None = None,
     as_of: str | None = None,
@@ -34,7 +34,7 @@ def solve(
 ) -> tuple[Wheel, ...]:
     torch = plan.family
     previous = Previous(wheels=versions(keep), update=update)
-    return wheels.solve(plan, TARGET, places, torch=torch, chosen=chosen or {}, as_of=as_of, previous=previous)
+    return wheels.solve(plan, TARGET, indexes, torch=torch, chosen=chosen or {}, as_of=as_of, previous=previous)
 
 
 def versions(found: Sequence[Wheel]) -> dict[str, str]:
@@ -49,7 +49,7 @@ def test_wheels_come_sorted_with_hash_and_size_and_nothing_is_downloaded(sizes_t
         Dist("zzz", "1"),
     ]
     index = put_index(site, "/simple", dists, sizes=sizes_told, dates=sizes_told)
-    found = solve(plans.wheels("zzz", "torch==2.0"), Places(python_index=index))
+    found = solve(plans.wheels("zzz", "torch==2.0"), IndexLocations(python_index=index))
     assert [one.name for one in found] == ["sympy", "torch", "zzz"]
     for one in found:
         _, data = site.files[f"/simple/files/{one.file}"]
@@ -72,9 +72,11 @@ def test_torch_comes_from_its_own_index_and_the_rest_from_the_python_index(site:
             Dist("six", "1"),
         ],
     )
-    places = Places(torch_index=own, torch_public="https://download.pytorch.org/whl/cu126", python_index=python)
+    indexes = IndexLocations(
+        torch_index=own, torch_public="https://download.pytorch.org/whl/cu126", python_index=python
+    )
     plan = plans.wheels("torch==2.7.1+cu126", source="pytorch", pip=("metrics",), cuda="12.6")
-    found = {one.name: one for one in solve(plan, places)}
+    found = {one.name: one for one in solve(plan, indexes)}
     assert versions(tuple(found.values())) == {"metrics": "1", "six": "1", "sympy": "1.13", "torch": "2.7.1+cu126"}
     assert {name: one.source for name, one in found.items()} == {
         "metrics": "pypi", "six": "pypi", "sympy": "pytorch", "torch": "pytorch",
@@ -88,32 +90,36 @@ def test_torch_comes_from_a_flat_page_and_what_it_needs_from_the_python_index(ha
     pages = put_pages(site, "/wheels/cu126", dists, hashes=hashes)
     python = put_index(site, "/simple", [Dist("torch", "9.9"), Dist("sympy", "1.14"), Dist("metrics", "1", ("torch",))])
     public = "https://download.pytorch.org/whl/cu126"
-    places = Places(torch_pages=pages, torch_public=public, torch_index=python, python_index=python)
+    indexes = IndexLocations(torch_pages=pages, torch_public=public, torch_index=python, python_index=python)
     plan = plans.wheels("torch==2.7.1+cu126", source="pytorch", pip=("metrics",), cuda="12.6")
-    found = {one.name: one for one in solve(plan, places)}
+    found = {one.name: one for one in solve(plan, indexes)}
     assert versions(tuple(found.values())) == {"metrics": "1", "sympy": "1.14", "torch": "2.7.1+cu126"}
     assert {name: one.source for name, one in found.items()} == {"metrics": "pypi", "sympy": "pypi", "torch": "pytorch"}
     torch, data = found["torch"], dists[1].data()
     assert (torch.sha256, torch.size) == (hashlib.sha256(data).hexdigest(), len(data))
     assert torch.url == f"{public}/torch-2.7.1%2Bcu126-py3-none-any.whl"
-    assert places.fetch_url(torch.url) == f"{site.url}/wheels/cu126/torch-2.7.1%2Bcu126-py3-none-any.whl"
+    assert indexes.fetch_url(torch.url) == f"{site.url}/wheels/cu126/torch-2.7.1%2Bcu126-py3-none-any.whl"
 
 
 def test_a_flat_page_without_the_version_is_named(site: Site) -> None:
     pages = put_pages(site, "/wheels/cu126", [Dist("torch", "2.6.0+cu126")], hashes=True)
     python = put_index(site, "/simple", [Dist("torch", "2.7.1")])
-    places = Places(torch_pages=pages, torch_public="https://download.pytorch.org/whl/cu126", python_index=python)
+    indexes = IndexLocations(
+        torch_pages=pages, torch_public="https://download.pytorch.org/whl/cu126", python_index=python
+    )
     with pytest.raises(ConflictError, match=f"no wheels of {pages} satisfy torch==2.7.1.cu126"):
-        solve(plans.wheels("torch==2.7.1+cu126", source="pytorch", cuda="12.6"), places)
+        solve(plans.wheels("torch==2.7.1+cu126", source="pytorch", cuda="12.6"), indexes)
 
 
 @pytest.mark.requirement("R16")
 def test_a_name_in_the_other_index_never_gets_in(site: Site) -> None:
     own = put_index(site, "/whl/cu126", [Dist("torch", "2.7.1+cu126", ("triton",))])
     python = put_index(site, "/simple", [Dist("triton", "99")])
-    places = Places(torch_index=own, torch_public="https://download.pytorch.org/whl/cu126", python_index=python)
+    indexes = IndexLocations(
+        torch_index=own, torch_public="https://download.pytorch.org/whl/cu126", python_index=python
+    )
     with pytest.raises(ConflictError, match=f"no wheels of {own} satisfy torch==2.7.1.cu126"):
-        solve(plans.wheels("torch==2.7.1+cu126", source="pytorch", cuda="12.6"), places)
+        solve(plans.wheels("torch==2.7.1+cu126", source="pytorch", cuda="12.6"), indexes)
 
 
 def test_what_conda_chose_holds_and_is_not_added(site: Site) -> None:
@@ -122,14 +128,14 @@ def test_what_conda_chose_holds_and_is_not_added(site: Site) -> None:
         "/simple",
         [Dist("a", "2", ("numpy>=3",)), Dist("a", "1", ("numpy>=2",)), Dist("numpy", "3"), Dist("b", "1")],
     )
-    found = solve(plans.wheels("a", "b"), Places(python_index=index), chosen={"numpy": "2.4.6"})
+    found = solve(plans.wheels("a", "b"), IndexLocations(python_index=index), chosen={"numpy": "2.4.6"})
     assert versions(found) == {"a": "1", "b": "1"}
 
 
 def test_what_conda_chose_can_be_a_conflict(site: Site) -> None:
     index = put_index(site, "/simple", [Dist("a", "2", ("numpy<2",)), Dist("numpy", "1")])
     with pytest.raises(ConflictError, match=f"no wheels of {index} satisfy a") as caught:
-        solve(plans.wheels("a"), Places(python_index=index), chosen={"numpy": "2.4.6"})
+        solve(plans.wheels("a"), IndexLocations(python_index=index), chosen={"numpy": "2.4.6"})
     assert any("numpy" in line for line in caught.value.details)
 
 
@@ -138,17 +144,17 @@ def test_constraints_hold_for_dependencies_of_both_indexes_and_ask_for_nothing(s
         site, "/whl/cu126", [Dist("torch", "2.7.1+cu126", ("sympy",)), Dist("sympy", "1.13"), Dist("sympy", "1.14")]
     )
     dists = [Dist("a", "1", ("b",)), Dist("b", "1"), Dist("b", "2"), Dist("c", "1")]
-    places = Places(
+    indexes = IndexLocations(
         torch_index=own,
         torch_public="https://download.pytorch.org/whl/cu126",
         python_index=put_index(site, "/simple", dists),
     )
     plan = plans.wheels("torch==2.7.1+cu126", source="pytorch", pip=("a",), cuda="12.6")
-    assert versions(solve(plan, places)) == {"a": "1", "b": "2", "sympy": "1.14", "torch": "2.7.1+cu126"}
+    assert versions(solve(plan, indexes)) == {"a": "1", "b": "2", "sympy": "1.14", "torch": "2.7.1+cu126"}
     limited = replace(plan, constraints=("sympy<1.14", "b<2", "c==1"))
-    assert versions(solve(limited, places)) == {"a": "1", "b": "1", "sympy": "1.13", "torch": "2.7.1+cu126"}
+    assert versions(solve(limited, indexes)) == {"a": "1", "b": "1", "sympy": "1.13", "torch": "2.7.1+cu126"}
     with pytest.raises(ConflictError, match=r"no wheels of .* satisfy a") as caught:
-        solve(replace(plan, constraints=("b>=3",)), places)
+        solve(replace(plan, constraints=("b>=3",)), indexes)
     assert any("b>=3" in line for line in caught.value.details)
 
 
@@ -160,14 +166,14 @@ def test_a_wheel_for_the_images_glibc_and_python_is_taken(site: Site) -> None:
         Dist("a", "3", tag="cp311-cp311-manylinux_2_28_aarch64"),
         Dist("a", "4", requires_python=">=3.12"),
     ]
-    (found,) = solve(plans.wheels("a"), Places(python_index=put_index(site, "/simple", dists)))
+    (found,) = solve(plans.wheels("a"), IndexLocations(python_index=put_index(site, "/simple", dists)))
     assert found.file == "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
 def test_markers_are_the_images(site: Site) -> None:
     needs = ("x; sys_platform == 'linux'", "y; sys_platform == 'win32'", "z; platform_machine == 'aarch64'")
     dists = [Dist("a", "1", needs), Dist("x", "1"), Dist("y", "1"), Dist("z", "1")]
-    found = solve(plans.wheels("a"), Places(python_index=put_index(site, "/simple", dists)))
+    found = solve(plans.wheels("a"), IndexLocations(python_index=put_index(site, "/simple", dists)))
     assert versions(found) == {"a": "1", "x": "1"}
 
 
@@ -182,49 +188,49 @@ def test_markers_are_the_images(site: Site) -> None:
 def test_a_cpu_build_never_answers_a_cuda_request(torch: str, others: Sequence[str], named: str, site: Site) -> None:
     index = put_index(site, "/simple", [Dist("torch", torch, tuple(others))])
     with pytest.raises(ConflictError, match=f"CUDA 12.6 was requested, but the index returned a CPU build of {named}"):
-        solve(plans.wheels("torch==2.7.1", cuda="12.6"), Places(python_index=index))
+        solve(plans.wheels("torch==2.7.1", cuda="12.6"), IndexLocations(python_index=index))
 
 
 def test_a_plain_torch_with_nvidias_wheels_is_a_cuda_build(site: Site) -> None:
     dists = [Dist("torch", "2.7.1", ("nvidia-cublas-cu12",)), Dist("nvidia-cublas-cu12", "12.6")]
     index = put_index(site, "/simple", dists)
-    assert len(solve(plans.wheels("torch==2.7.1", cuda="12.6"), Places(python_index=index))) == 2
+    assert len(solve(plans.wheels("torch==2.7.1", cuda="12.6"), IndexLocations(python_index=index))) == 2
 
 
 def test_a_torch_without_a_local_version_is_the_file_that_the_facts_name(site: Site) -> None:
     """Up to torch 2.5.1, the wheels for aarch64 on the PyTorch index have CUDA inside and no local version."""
     plan = plans.wheels("torch==2.4.0", source="pytorch", cuda="12.4")
     named = replace(plan, resolution=replace(plan.resolution, files={"torch": "2.4.0"}))
-    places = Places(torch_index=put_index(site, "/whl/cu124", [Dist("torch", "2.4.0")]))
-    assert versions(solve(named, places)) == {"torch": "2.4.0"}
+    indexes = IndexLocations(torch_index=put_index(site, "/whl/cu124", [Dist("torch", "2.4.0")]))
+    assert versions(solve(named, indexes)) == {"torch": "2.4.0"}
     with pytest.raises(ConflictError, match="the index returned a CPU build"):
-        solve(plan, places)
+        solve(plan, indexes)
 
 
 def test_the_python_index_has_cuda_inside_the_wheels_up_to_torch_1_12(site: Site) -> None:
-    places = Places(python_index=put_index(site, "/simple", [Dist("torch", "1.12.1")]))
-    assert versions(solve(plans.wheels("torch==1.12.1", cuda="10.2"), places)) == {"torch": "1.12.1"}
+    indexes = IndexLocations(python_index=put_index(site, "/simple", [Dist("torch", "1.12.1")]))
+    assert versions(solve(plans.wheels("torch==1.12.1", cuda="10.2"), indexes)) == {"torch": "1.12.1"}
 
 
 def test_the_past_is_solved_as_it_was(site: Site) -> None:
     dists = [Dist("a", "1", uploaded="2025-01-01T00:00:00Z"), Dist("a", "2", uploaded="2026-01-01T00:00:00Z")]
-    places = Places(python_index=put_index(site, "/simple", dists))
-    assert versions(solve(plans.wheels("a"), places)) == {"a": "2"}
-    assert versions(solve(plans.wheels("a"), places, as_of="2025-06-01T23:59:59Z")) == {"a": "1"}
+    indexes = IndexLocations(python_index=put_index(site, "/simple", dists))
+    assert versions(solve(plans.wheels("a"), indexes)) == {"a": "2"}
+    assert versions(solve(plans.wheels("a"), indexes, as_of="2025-06-01T23:59:59Z")) == {"a": "1"}
 
 
 def test_an_index_without_dates_cannot_solve_the_past(site: Site) -> None:
     index = put_index(site, "/simple", [Dist("a", "1")], dates=False, sizes=False)
     with pytest.raises(UsageError, match=f"--as-of: {index} does not publish upload times") as caught:
-        solve(plans.wheels("a"), Places(python_index=index), as_of="2025-06-01T23:59:59Z")
+        solve(plans.wheels("a"), IndexLocations(python_index=index), as_of="2025-06-01T23:59:59Z")
     assert str(caught.value.hint).startswith("remove --as-of")
 
 
 def test_kept_wheels_stay_and_the_others_move(site: Site) -> None:
     old = [Dist("a", "1", ("b",)), Dist("b", "1")]
-    places = Places(python_index=put_index(site, "/simple", old))
-    before = solve(plans.wheels("a"), places)
-    newer = Places(python_index=put_index(site, "/newer", [*old, Dist("a", "2", ("b",)), Dist("b", "2")]))
+    indexes = IndexLocations(python_index=put_index(site, "/simple", old))
+    before = solve(plans.wheels("a"), indexes)
+    newer = IndexLocations(python_index=put_index(site, "/newer", [*old, Dist("a", "2", ("b",)), Dist("b", "2")]))
     assert versions(solve(plans.wheels("a"), newer)) == {"a": "2", "b": "2"}
     assert versions(solve(plans.wheels("a"), newer, keep=before)) == {"a": "1", "b": "1"}
     moved = solve(plans.wheels("a"), newer, keep=before, update=frozenset({"a"}))
@@ -233,17 +239,17 @@ def test_kept_wheels_stay_and_the_others_move(site: Site) -> None:
 
 def test_a_kept_wheel_gives_way_to_the_newest_version_of_an_updated_one(site: Site) -> None:
     old = [Dist("a", "1", ("b",)), Dist("b", "1"), Dist("c", "1")]
-    before = solve(plans.wheels("b", "a", "c"), Places(python_index=put_index(site, "/simple", old)))
+    before = solve(plans.wheels("b", "a", "c"), IndexLocations(python_index=put_index(site, "/simple", old)))
     rows = [*old, Dist("a", "2", ("b>=2",)), Dist("b", "2"), Dist("b", "3"), Dist("c", "2")]
-    newer = Places(python_index=put_index(site, "/newer", rows))
+    newer = IndexLocations(python_index=put_index(site, "/newer", rows))
     moved = solve(plans.wheels("b", "a", "c"), newer, keep=before, update=frozenset({"a"}))
     assert versions(moved) == {"a": "2", "b": "3", "c": "1"}
 
 
 def test_an_updated_wheel_is_never_older_than_before(site: Site) -> None:
     old = [Dist("a", "2"), Dist("b", "1")]
-    before = solve(plans.wheels("b", "a"), Places(python_index=put_index(site, "/simple", old)))
-    newer = Places(python_index=put_index(site, "/newer", [*old, Dist("a", "1"), Dist("b", "2", ("a<2",))]))
+    before = solve(plans.wheels("b", "a"), IndexLocations(python_index=put_index(site, "/simple", old)))
+    newer = IndexLocations(python_index=put_index(site, "/newer", [*old, Dist("a", "1"), Dist("b", "2", ("a<2",))]))
     moved = solve(plans.wheels("b", "a"), newer, keep=before, update=frozenset({"a"}))
     assert versions(moved) == {"a": "2", "b": "1"}
 
@@ -252,14 +258,16 @@ def test_what_the_torch_index_keeps_gives_way_to_what_the_other_wheels_require(s
     torch = [Dist("torch", "2.7.1+cu126", ("sympy",)), Dist("sympy", "1.13")]
     python = [Dist("metrics", "1"), Dist("metrics", "2", ("sympy>=1.14",)), Dist("six", "1"), Dist("six", "2")]
 
-    def places(folder: str, *more: Dist) -> Places:
+    def indexes(folder: str, *more: Dist) -> IndexLocations:
         own = put_index(site, f"{folder}/whl/cu126", [*torch, *more])
         public = "https://download.pytorch.org/whl/cu126"
-        return Places(torch_index=own, torch_public=public, python_index=put_index(site, f"{folder}/simple", python))
+        return IndexLocations(
+            torch_index=own, torch_public=public, python_index=put_index(site, f"{folder}/simple", python)
+        )
 
     plan = plans.wheels("torch==2.7.1+cu126", source="pytorch", pip=("metrics<2", "six<2"), cuda="12.6")
-    before = solve(plan, places("/old"))
-    moved = solve(replace(plan, pip=("metrics>=2", "six")), places("/new", Dist("sympy", "1.14")), keep=before)
+    before = solve(plan, indexes("/old"))
+    moved = solve(replace(plan, pip=("metrics>=2", "six")), indexes("/new", Dist("sympy", "1.14")), keep=before)
     assert versions(moved) == {"metrics": "2", "six": "1", "sympy": "1.14", "torch": "2.7.1+cu126"}
 
 
@@ -271,7 +279,7 @@ def test_source_distributions_are_not_built(site: Site) -> None:
         "application/vnd.pypi.simple.v1+json",
     )
     with pytest.raises(ConflictError) as caught:
-        solve(plans.wheels("a"), Places(python_index=f"{site.url}/simple"))
+        solve(plans.wheels("a"), IndexLocations(python_index=f"{site.url}/simple"))
     assert any("no usable wheels" in line or "no wheels" in line for line in caught.value.details)
     assert not any("tar.gz" in path for _, path in site.seen)
 
@@ -290,7 +298,7 @@ def test_source_distributions_are_not_built(site: Site) -> None:
 def test_a_requirement_is_no_option_and_no_command(line: str, site: Site) -> None:
     index = put_index(site, "/simple", [Dist("a", "1")])
     with pytest.raises(UsageError, match=r"^pip: ") as caught:
-        solve(plans.wheels(line), Places(python_index=index))
+        solve(plans.wheels(line), IndexLocations(python_index=index))
     assert caught.value.exit_code == 2
     assert site.seen == []
 
@@ -299,7 +307,7 @@ def test_an_index_that_is_away_is_named_without_its_login(site: Site) -> None:
     site.login = "me:s3cret"
     put_index(site, "/simple", [Dist("a", "1")])
     with pytest.raises((EnvironmentProblem, ConflictError)) as caught:
-        solve(plans.wheels("a"), Places(python_index=f"{site.url.replace('//', '//me:wrong-pw@')}/simple"))
+        solve(plans.wheels("a"), IndexLocations(python_index=f"{site.url.replace('//', '//me:wrong-pw@')}/simple"))
     told = str((caught.value.message, caught.value.details, caught.value.hint))
     assert f"{site.url}/simple" in told
     assert "wrong-pw" not in told
@@ -308,7 +316,7 @@ def test_an_index_that_is_away_is_named_without_its_login(site: Site) -> None:
 def test_a_login_reaches_the_index_and_no_lock(site: Site) -> None:
     site.login = "me:s3cret"
     put_index(site, "/simple", [Dist("a", "1", ("b",)), Dist("b", "1")], sizes=False, dates=False)
-    found = solve(plans.wheels("a"), Places(python_index=f"{site.url.replace('//', '//me:s3cret@')}/simple"))
+    found = solve(plans.wheels("a"), IndexLocations(python_index=f"{site.url.replace('//', '//me:s3cret@')}/simple"))
     assert versions(found) == {"a": "1", "b": "1"}
     assert "s3cret" not in str([one.to_json() for one in found])
     assert all(one.url.startswith(f"{site.url}/simple/files/") for one in found)
@@ -321,7 +329,7 @@ def test_a_netrc_file_is_a_login_too(site: Site, tmp_path: Path, monkeypatch: py
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
     index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
-    assert versions(solve(plans.wheels("a"), Places(python_index=index))) == {"a": "1"}
+    assert versions(solve(plans.wheels("a"), IndexLocations(python_index=index))) == {"a": "1"}
 
 
 def test_wheels_are_downloaded_with_the_logins_that_the_lock_was_solved_with(
@@ -329,23 +337,23 @@ def test_wheels_are_downloaded_with_the_logins_that_the_lock_was_solved_with(
 ) -> None:
     site.login = "me:s3cret"
     index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
-    places = Places(python_index=index.replace("//", "//me:s3cret@"))
-    wheels = solve(plans.wheels("a"), places)
+    indexes = IndexLocations(python_index=index.replace("//", "//me:s3cret@"))
+    wheels = solve(plans.wheels("a"), indexes)
 
-    def fetched(places: Places, folder: Path) -> int:
+    def fetched(indexes: IndexLocations, folder: Path) -> int:
         with Transport() as transport:
-            items = [item(wheel, places, transport) for wheel in wheels]
+            items = [item(wheel, indexes, transport) for wheel in wheels]
             return len(fetch(items, folder, transport.policy, Silent().advance))
 
-    assert fetched(places, tmp_path / "index") == 1
+    assert fetched(indexes, tmp_path / "index") == 1
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login me password s3cret\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
-    assert fetched(Places(python_index=index), tmp_path / "netrc_file") == 1
+    assert fetched(IndexLocations(python_index=index), tmp_path / "netrc_file") == 1
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     with pytest.raises(EngineError, match="answers 401"):
-        fetched(Places(python_index=index), tmp_path / "nobody")
+        fetched(IndexLocations(python_index=index), tmp_path / "nobody")
 
 
 class TestSizes:
@@ -406,9 +414,9 @@ class TestSizes:
 
 @pytest.mark.long  # uv tries again for some seconds
 def test_an_index_that_is_away_is_one_line_with_the_cause() -> None:
-    places = Places(python_index="http://127.0.0.1:9/simple")
+    indexes = IndexLocations(python_index="http://127.0.0.1:9/simple")
     with pytest.raises(EnvironmentProblem) as caught:
-        solve(plans.wheels("a"), places)
+        solve(plans.wheels("a"), indexes)
     assert caught.value.message.startswith("no answer from http://127.0.0.1:9/simple: ")
     assert "refused" in caught.value.message
     assert caught.value.details == ()

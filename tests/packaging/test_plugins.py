@@ -244,7 +244,7 @@ print(sheet.title, sheet.rows[0][0], *sheet.notes)
     ],
 )
 def test_a_table_that_fails_leaves_the_rest_of_the_report(body: str, said: str, tmp_path: Path) -> None:
-    source = f"from envkit.checks.shown import Sheet, Shown\n\ndef show(checks):\n    {body}\n"
+    source = f"from envkit.checks.sheet import Sheet, Shown\n\ndef show(checks):\n    {body}\n"
     judge = ("d/c91_x/judge.py", "def judge(case):\n    return case.passed('held')\n")
     files = (_FOLDER, *_FULL[:2], ("d/c91_x/check.yaml", _CARD), judge, ("d/c91_x/show.py", source))
     declare(tmp_path / "site", "envkit.checks x=bad:P", *files)

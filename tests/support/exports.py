@@ -9,7 +9,7 @@ import yaml
 
 from envkit.export.kinds import kind, options
 from envkit.export.model import Order, checked
-from envkit.fleet.cells import expand
+from envkit.fleet.expand import expand
 from envkit.fleet.matrix import parse
 from envkit.fleet.model import Cell
 from envkit.fleet.names import cell_name

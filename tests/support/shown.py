@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envkit.checks.shown import Sheet
+from envkit.checks.sheet import Sheet
 from envkit.report.measured import sheets
 
 

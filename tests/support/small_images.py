@@ -12,14 +12,14 @@ import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envkit.assemble.assemble import Site, assemble
+from envkit.assemble.assemble import AssemblyContext, assemble
 from envkit.engines.layer_cache import LayerCache
 from envkit.engines.log import BuildLog
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
 from envkit.image.deflate import squeeze
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import CondaPackage, LockedBase, Wheel
-from envkit.lock.places import Places
 from envkit.registry.transport import Transport
 from tests.support.conda_archives import PYTHON, STUFF, TOOL, Content, Recipe, write_archive
 from tests.support.heard import Heard
@@ -108,12 +108,12 @@ def digests(folder: Path, *, conda: bool, with_wheels: bool) -> Digests:
         base=LockedBase(kind="none", reference="none"),
     )
     with BuildLog(None, Heard()) as log, Transport() as transport:
-        site = Site(
-            cache=LayerCache(folder), places=Places(), mirrors=Mirrors(),
+        context = AssemblyContext(
+            cache=LayerCache(folder), indexes=IndexLocations(), mirrors=Mirrors(),
             transport=transport, log=log, reporter=Heard(), wheel_dir=folder / "wheels" if with_wheels else None,
             offline=True,
         )  # fmt: skip
-        layers = assemble(plan, lock, site).image.layers[:-1]  # the last has the plan, which changes with the facts
+        layers = assemble(plan, lock, context).image.layers[:-1]  # the last has the plan, which changes with the facts
     image = spec.image(spec.Base(name=""), layers, _RUNTIME, {}, "linux-64")
     return Digests(image.digest, image.id)
 

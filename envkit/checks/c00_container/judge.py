@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import shm
-from envkit.checks.fields import MalformedError
+from envkit.checks.observed import MalformedError
 from envkit.knowledge import variables as known
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import MalformedError, promises, version_key
 from envkit.checks.model import Verdict
+from envkit.checks.observed import MalformedError, promises, version_key
 from envkit.ground import versions
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import MalformedError, version_key
 from envkit.checks.model import Verdict
+from envkit.checks.observed import MalformedError, version_key
 from envkit.facts import gpu_code
 from envkit.ground import versions
 

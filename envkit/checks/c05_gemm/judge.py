@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import mapping
+from envkit.checks.observed import mapping
 from envkit.checks.precision_bands import judge_results, read_result
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks import thresholds
-from envkit.checks.fields import flag, mapping, number, optional_number
 from envkit.checks.model import Verdict
+from envkit.checks.observed import flag, mapping, number, optional_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

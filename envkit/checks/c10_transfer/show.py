@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping
-from envkit.checks.shown import HIGHER, Lines, Sheet, Shown, Tile, cell, short, tables
+from envkit.checks.sheet import HIGHER, Lines, Sheet, Shown, Tile, cell, short, tables
 
 _COPY = re.compile(r"C10\.(h2d|d2h)_(pinned|pageable)_(\d+)MiB")  # C10.h2d_pinned_256MiB
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number
-from envkit.checks.shown import LOWER, Sheet, Shown, Values, cell, short, tables
+from envkit.checks.sheet import LOWER, Sheet, Shown, Values, cell, short, tables
 
 _SHARES = {
     "pinned": "pinned memory, two streams",

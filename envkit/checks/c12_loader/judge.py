@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import flag, mapping, number, optional_number
+from envkit.checks.observed import flag, mapping, number, optional_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, sequence
-from envkit.checks.shown import HIGHER, Lines, Sheet, Shown, Tile, cell, tables
+from envkit.checks.sheet import HIGHER, Lines, Sheet, Shown, Tile, cell, tables
 from envkit.ground.text import clean, fitted
 
 _EFFECTS = ("prefetch_factor", "persistent_workers", "pin_memory")

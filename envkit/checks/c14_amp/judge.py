@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import thresholds
-from envkit.checks.fields import text, timed
+from envkit.checks.observed import text, timed
 
 if TYPE_CHECKING:
     from envkit.checks.case import Case

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, ratio
-from envkit.checks.shown import HIGHER, LOWER, Errors, Figure, Ratios, Sheet, Shown, Tile, cell, fill_of, short, tables
+from envkit.checks.sheet import HIGHER, LOWER, Errors, Figure, Ratios, Sheet, Shown, Tile, cell, fill_of, short, tables
 from envkit.ground.text import clean, fitted
 
 _BENCH = re.compile(r"C14\.bench\.([^.]+)\.([^.]+)")  # C14.bench.cnn.fp16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import peaks, thresholds
-from envkit.checks.fields import optional_number, version_key
+from envkit.checks.observed import optional_number, version_key
 
 if TYPE_CHECKING:
     from envkit.checks.case import Case

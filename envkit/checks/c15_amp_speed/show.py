@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number
-from envkit.checks.shown import HIGHER, Sheet, Shown, Tile, Values, cell, fill_of, short, tables
+from envkit.checks.sheet import HIGHER, Sheet, Shown, Tile, Values, cell, fill_of, short, tables
 from envkit.ground.text import clean, fitted
 
 # Characters that fit beside a bar.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, mapping, number, ratio
-from envkit.checks.shown import LOWER, Ratios, Sheet, Shown, cell, fill_of, short, tables
+from envkit.checks.sheet import LOWER, Ratios, Sheet, Shown, cell, fill_of, short, tables
 from envkit.ground.text import clean
 
 _MB = 1e6

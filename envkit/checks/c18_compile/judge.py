@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import last_line, number
 from envkit.checks.model import Verdict
+from envkit.checks.observed import last_line, number
 from envkit.knowledge import matching
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, mapping, number
-from envkit.checks.shown import LOWER, Figure, Sheet, Shown, Values, cell, short, tables
+from envkit.checks.sheet import LOWER, Figure, Sheet, Shown, Values, cell, short, tables
 
 
 @dataclass(frozen=True, slots=True)

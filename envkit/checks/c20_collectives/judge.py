@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import last_line, number
+from envkit.checks.observed import last_line, number
 from envkit.knowledge import matching, variables
 
 if TYPE_CHECKING:

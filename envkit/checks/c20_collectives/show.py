@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number
-from envkit.checks.shown import Sheet, Shown, cell, tables
+from envkit.checks.sheet import Sheet, Shown, cell, tables
 from envkit.ground.text import clean
 
 

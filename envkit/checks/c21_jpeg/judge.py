@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import number, optional_number
+from envkit.checks.observed import number, optional_number
 
 if TYPE_CHECKING:
     from envkit.checks.case import Case

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number, sequence
-from envkit.checks.shown import HIGHER, Sheet, Shown, Values, cell, short, tables
+from envkit.checks.sheet import HIGHER, Sheet, Shown, Values, cell, short, tables
 from envkit.ground.text import clean, fitted
 
 # Characters that fit beside a bar.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, sequence
-from envkit.checks.shown import LOWER, Parts, Sheet, Shown, Tile, cell, short, tables
+from envkit.checks.sheet import LOWER, Parts, Sheet, Shown, Tile, cell, short, tables
 from envkit.ground.text import clean
 
 _WHOLE = 1.05  # the parts are timed one by one, so their sum may be 5 % above the step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envkit.checks.fields import MalformedError, optional_number, strings
+from envkit.checks.observed import MalformedError, optional_number, strings
 from envkit.knowledge import codes
 from envkit.knowledge.clock_events import SLOWING
 

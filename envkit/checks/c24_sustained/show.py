@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from envkit.checks.reading import Tree, mapping, number, sequence
-from envkit.checks.shown import HIGHER, Figure, Lines, Sheet, Shown, cell, short, tables
+from envkit.checks.sheet import HIGHER, Figure, Lines, Sheet, Shown, cell, short, tables
 from envkit.ground.text import clean
 
 # Points of a line over time.

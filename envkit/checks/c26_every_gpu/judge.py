@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from envkit.checks import peaks
-from envkit.checks.fields import flag, last_line, number, strings, text
 from envkit.checks.model import Verdict
+from envkit.checks.observed import flag, last_line, number, strings, text
 from envkit.knowledge import matching
 from envkit.knowledge.clock_events import SLOWING
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from envkit.checks import peaks
 from envkit.checks.reading import Tree, mapping, number
-from envkit.checks.shown import Sheet, Shown, cell, tables
+from envkit.checks.sheet import Sheet, Shown, cell, tables
 from envkit.ground.text import clean
 
 

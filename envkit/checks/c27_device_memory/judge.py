@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import peaks
-from envkit.checks.fields import number
+from envkit.checks.observed import number
 
 if TYPE_CHECKING:
     from envkit.checks.case import Case

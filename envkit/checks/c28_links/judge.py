@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from envkit.checks.fields import MalformedError, flag, last_line, mapping, number, optional_number
+from envkit.checks.observed import MalformedError, flag, last_line, mapping, number, optional_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number, sequence
-from envkit.checks.shown import Sheet, Shown, cell, tables
+from envkit.checks.sheet import Sheet, Shown, cell, tables
 
 
 def _both_ways(check: Tree) -> Sheet:

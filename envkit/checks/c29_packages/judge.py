@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envkit.checks import system_libraries
-from envkit.checks.fields import MalformedError, flag, mapping, objects, strings, text
 from envkit.checks.model import Verdict
+from envkit.checks.observed import MalformedError, flag, mapping, objects, strings, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from envkit.checks.fields import MalformedError, text
+from envkit.checks.observed import MalformedError, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

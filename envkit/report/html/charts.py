@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from envkit.checks.shown import (
+from envkit.checks.sheet import (
     Errors,
     Figure,
     Intervals,

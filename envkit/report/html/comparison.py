@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from envkit.checks.reading import Tree, is_number, mapping, number, sequence
-from envkit.checks.shown import HIGHER, LOWER, Interval, Intervals, Sheet, Sides, Tile, cell, short
+from envkit.checks.sheet import HIGHER, LOWER, Interval, Intervals, Sheet, Sides, Tile, cell, short
 from envkit.ground.text import clean
 from envkit.report.environment import without_identifiers
 from envkit.report.html.charts import draw

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envkit.checks.reading import Tree, mapping, number, sequence
-from envkit.checks.shown import LOWER, Area, Sheet, Tile, Treemap
+from envkit.checks.sheet import LOWER, Area, Sheet, Tile, Treemap
 from envkit.ground.progress import counted
 from envkit.ground.text import clean, fitted
 from envkit.report.html.charts import draw

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envkit.checks.reading import Tree, mapping, sequence
-from envkit.checks.shown import LOWER, Tile
+from envkit.checks.sheet import LOWER, Tile
 from envkit.ground.progress import counted as counted_as
 from envkit.report.environment import without_identifiers
 from envkit.report.html.frame import render_page

@@ -9,7 +9,7 @@ from typing import Any
 
 from envkit.checks.catalog import TIERS, CheckEntry, catalog
 from envkit.checks.reading import Tree, check_of, is_number, mapping, sequence
-from envkit.checks.shown import Shown
+from envkit.checks.sheet import Shown
 from envkit.report.environment import parts, without_identifiers
 from envkit.report.html.charts import draw
 from envkit.report.html.frame import render_page

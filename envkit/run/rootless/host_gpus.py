@@ -24,7 +24,7 @@ from envkit.run.rootless.gpu_devices import (
     loader_links,
     mig_nodes,
 )
-from envkit.run.rootless.stack import Stack
+from envkit.run.rootless.layered_tree import LayeredTree
 
 # The two folders of the CDI specification; nvidia-ctk writes YAML unless JSON is requested.
 _CDI = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.json", "/var/run/cdi/nvidia.json")
@@ -37,7 +37,7 @@ _STRING_TABLE, _SONAME = 5, 14  # DT_STRTAB, DT_SONAME
 _MOST_DYNAMIC, _MOST_NAME, _MOST_SEGMENTS = 1 << 16, 256, 128
 
 
-def host_gpus(gpus: str, stack: Stack) -> GpuEdits:
+def host_gpus(gpus: str, stack: LayeredTree) -> GpuEdits:
     """Return the edits that make these GPUs available in a container.
 
     Raises:
@@ -76,7 +76,7 @@ def _texts(pattern: str) -> list[str]:
     return texts
 
 
-def library_folder(stack: Stack, machine: str) -> str:
+def library_folder(stack: LayeredTree, machine: str) -> str:
     """Return a folder that the image's loader always searches, whatever its cache contains."""
     multiarch = f"usr/lib/{machine}-linux-gnu"
     chosen = next((path for path in (multiarch, "usr/lib64") if stack.is_folder(path)), multiarch)

@@ -30,9 +30,9 @@ from pathlib import Path
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import child
 from envkit.run.rootless import seccomp, start
-from envkit.run.rootless.cell import Inside, environment, host_mounts, lay_out, merge
+from envkit.run.rootless.layered_tree import LayeredTree, inside
 from envkit.run.rootless.owners import NO_ID, NOBODY, host_id, host_shift
-from envkit.run.rootless.stack import Stack, inside
+from envkit.run.rootless.sandbox import Inside, environment, host_mounts, lay_out, merge
 from envkit.run.rootless.supervise import FAILED, KEEPS_CONTENTS, PREFIX, STOP, landlock_version
 from envkit.run.rootless.user import User
 from envkit.run.session import Mount
@@ -138,14 +138,14 @@ def outside_of(user: User, *, guarded: bool, known: bool = False) -> Outside:
     shift = host_shift()
     if not guarded:
         # The image's files are hard links to the cached layers, which only their permissions protect from a run: this
-        # user may write to none of them (`link_stack`).
+        # user may write to none of them (`link_layers`).
         nobody = shift + NO_ID if shift else NOBODY
         return Outside(uid=nobody, gid=nobody)
     uid, gid = (host_id(number, shift) for number in (user.uid, user.gid))
     return Outside(uid=uid or NOBODY, gid=gid or NOBODY)
 
 
-def prepare(folder: Path, stack: Stack, run: Inside, own: Own | None = None) -> Prepared:
+def prepare(folder: Path, stack: LayeredTree, run: Inside, own: Own | None = None) -> Prepared:
     """Fill a run's folder and return the proot command; `own` makes the run a session.
 
     Raises:

@@ -12,10 +12,10 @@ from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Silent
 from envkit.image.document import declared_volumes
 from envkit.image.opening import described
-from envkit.run import cage
-from envkit.run.cage import Command
-from envkit.run.rootless.cell import Inside
+from envkit.run import containers
+from envkit.run.containers import Command
 from envkit.run.rootless.host_gpus import host_gpus
+from envkit.run.rootless.sandbox import Inside
 from envkit.run.rootless.store import ImageStore
 from envkit.run.rootless.terminal import new_terminal
 from envkit.run.rootless.user import find_user
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from envkit.image.name import ImageName
     from envkit.image.spec import Image
     from envkit.run.model import RunLimits, RunResult
-    from envkit.run.rootless.stack import Stack
+    from envkit.run.rootless.layered_tree import LayeredTree
     from envkit.run.rootless.terminal import Terminal
     from envkit.run.session import Session
 
@@ -90,13 +90,13 @@ class FileRunner(ABC):
         entrypoint: bool = False,
     ) -> RunResult:
         """Run a command; see `Runner`."""
-        cage.folders(files)  # the same paths are refused on every runner
+        containers.folders(files)  # the same paths are refused on every runner
         opened_image = self._store.open(image)
         stack, _ = self._store.stack(opened_image, reporter)
         command = Command(
             image=opened_image.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
         )
-        return cage.run_first(
+        return containers.run_first(
             command, lambda words, is_shell: self._run(opened_image, stack, command, words, reporter, reported=is_shell)
         )
 
@@ -128,7 +128,7 @@ class FileRunner(ABC):
 
     @abstractmethod
     def _attach(
-        self, session: Session, stack: Stack, inside: Inside, words: SessionWords, terminal: Terminal | None
+        self, session: Session, stack: LayeredTree, inside: Inside, words: SessionWords, terminal: Terminal | None
     ) -> int:
         """Run a session's command to its end.
 
@@ -142,7 +142,14 @@ class FileRunner(ABC):
 
     @abstractmethod
     def _run(
-        self, image: Image, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter, *, reported: bool
+        self,
+        image: Image,
+        stack: LayeredTree,
+        command: Command,
+        argv: Sequence[str],
+        reporter: Reporter,
+        *,
+        reported: bool,
     ) -> RunResult | None:
         """Run `argv` once; return None when the image has no such program.
 
@@ -163,7 +170,7 @@ class FileRunner(ABC):
             reporter.note(f"{self.name} cannot limit {', '.join(new)} here: no control group can be created")
 
 
-def has_shell(stack: Stack) -> bool:
+def has_shell(stack: LayeredTree) -> bool:
     """Return whether an image has a shell."""
     return any(stack.find(path) is not None for path in ("bin/sh", "usr/bin/sh"))
 

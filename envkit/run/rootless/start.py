@@ -21,11 +21,11 @@ from pathlib import Path
 from envkit.ground import identity, namespaces
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import child, tree
-from envkit.run import cage
+from envkit.run import containers
 from envkit.run.model import RunLimits
 from envkit.run.rootless import cgroups, seccomp
-from envkit.run.rootless.cell import Cell, Means
 from envkit.run.rootless.owners import host_id, host_shift
+from envkit.run.rootless.sandbox import Means, Sandbox
 from envkit.run.rootless.terminal import Terminal, forwarded_signals, lead_terminal
 from envkit.run.rootless.user import User
 
@@ -90,7 +90,7 @@ CAPTURED = Streams(subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
 
 @contextmanager
 def started(
-    cell: Cell, means: Means, argv: Sequence[str], *, first: bool, streams: Streams = CAPTURED
+    cell: Sandbox, means: Means, argv: Sequence[str], *, first: bool, streams: Streams = CAPTURED
 ) -> Iterator[Started]:
     """Start a command in a container and kill the container on exit. With `first`, the command is process 1.
 
@@ -205,7 +205,7 @@ def probe(folder: Path) -> Means:
         users = [] if means.entered and os.geteuid() == 0 else ["--unshare-user"]
         words = [*users, "--unshare-pid", "--cap-drop", "ALL"]
         words += ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
-        cell = Cell(
+        cell = Sandbox(
             folder=folder,
             lowers=("a", "b"),
             overlay=means.overlay,
@@ -242,10 +242,10 @@ def failure(stderr: bytes, doing: str) -> EnvironmentProblem:
 
 def deadline(limits: RunLimits) -> float:
     """Return when the time limit outside the container is reached, on `time.monotonic()`."""
-    return time.monotonic() + limits.timeout_s + cage.GRACE_S
+    return time.monotonic() + limits.timeout_s + containers.GRACE_S
 
 
-def _command(cell: Cell, means: Means, words: Sequence[str], status: int | None) -> list[str]:
+def _command(cell: Sandbox, means: Means, words: Sequence[str], status: int | None) -> list[str]:
     program = _program()
     if not means.entered:
         return [program, *words]

@@ -18,8 +18,8 @@ from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.image.name import ARCHIVE, LAYOUT, PREFIX, ImageName, InArchive, InEngine, InLayout, InRegistry, image_name
 from envkit.image.opening import read_file
+from envkit.run.rootless.layered_tree import LayeredTree
 from envkit.run.rootless.layers import UnpackedLayers
-from envkit.run.rootless.stack import Stack
 
 if TYPE_CHECKING:
     from envkit.registry.remote import Remote
@@ -67,7 +67,7 @@ class ImageStore:
             write_atomic(_reference(self._cache, image.id), str(image.origin).encode())
         return image
 
-    def stack(self, image: spec.Image, reporter: Reporter) -> tuple[Stack, int]:
+    def stack(self, image: spec.Image, reporter: Reporter) -> tuple[LayeredTree, int]:
         """Return the image's unpacked layers and the total size of their tars in bytes.
 
         Raises:
@@ -82,7 +82,7 @@ class ImageStore:
             UNPACKED.sweep(self._cache)
             self._unpack(image, tuple(missing.values()), reporter)
         layers = tuple(self._layers.take(layer, threading.Event()) for layer in image.layers)
-        return Stack(layers=layers), sum(layer.size for layer in layers)
+        return LayeredTree(layers=layers), sum(layer.size for layer in layers)
 
     def _read(self, name: ImageName) -> spec.Image:
         match name:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envkit.ground.errors import EngineError
+from envkit.run.rootless.layered_tree import LayeredTree
 from envkit.run.rootless.owners import MOST_ID
-from envkit.run.rootless.stack import Stack
 
 _MOST_DIGITS = 20  # Python refuses to convert thousands of digits
 
@@ -23,7 +23,7 @@ class User:
     home: str
 
 
-def find_user(text: str, stack: Stack) -> User:
+def find_user(text: str, stack: LayeredTree) -> User:
     """Return the user of `uid`, `name`, `uid:gid` or `name:group`; an empty text means root.
 
     Raises:

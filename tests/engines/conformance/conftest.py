@@ -25,7 +25,7 @@ from envkit.lock.model import Lock
 from envkit.lock.solve import Options, lock_plan
 from envkit.lock.store import write_lock
 from envkit.plan.model import BuildPlan
-from envkit.render.locked import lock_places
+from envkit.render.locked import index_locations
 from tests.engines.conformance import images, sources
 from tests.engines.conformance.sources import Sources
 from tests.engines.conftest import quick_with
@@ -152,7 +152,7 @@ def solved(served: Sources, mirrors: Callable[[str], settings.Mirrors]) -> Calla
             asked = Options(glibc="2.36", base=name)
             lock = lock_plan(
                 plan,
-                lock_places(plan, mirrors("")),
+                index_locations(plan, mirrors("")),
                 asked,
                 resolve_base=lambda made: registered(made.base, digest),
                 reporter=Silent(),

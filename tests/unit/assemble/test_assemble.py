@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.assemble import LAYERS, Assembled, Site, assemble, budgets, made_by, scheme_of
+from envkit.assemble.assemble import LAYERS, Assembled, AssemblyContext, assemble, budgets, made_by, scheme_of
 from envkit.engines.layer_cache import LayerCache
 from envkit.engines.log import BuildLog
 from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Lock, LockedBase, Wheel
-from envkit.lock.places import Places
 from envkit.lock.store import digest_of
 from envkit.plan.model import BuildPlan
 from envkit.registry.transport import Transport
@@ -53,11 +53,11 @@ def _lock(plan: BuildPlan, wheels: tuple[Wheel, ...]) -> Lock:
 
 
 @contextmanager
-def _site(folder: Path, wheels: Path | None, **changed: object) -> Iterator[Site]:
+def _context(folder: Path, wheels: Path | None, **changed: object) -> Iterator[AssemblyContext]:
     with BuildLog(None, Heard()) as log, Transport() as transport:
         yield replace(
-            Site(
-                cache=LayerCache(folder), places=Places(), mirrors=Mirrors(),
+            AssemblyContext(
+                cache=LayerCache(folder), indexes=IndexLocations(), mirrors=Mirrors(),
                 transport=transport, log=log, reporter=Heard(), wheel_dir=wheels, offline=True,
             ),
             **changed,  # type: ignore[arg-type]
@@ -67,8 +67,8 @@ def _site(folder: Path, wheels: Path | None, **changed: object) -> Iterator[Site
 def _made(tmp_path: Path, name: str, **changed: object) -> Assembled:
     plan = _plan()
     lock = _lock(plan, _wheels(tmp_path / "wheels"))
-    with _site(tmp_path / name, tmp_path / "wheels", **changed) as site:
-        return assemble(plan, lock, site, extra_labels=(("com.example.team", "vision"),))
+    with _context(tmp_path / name, tmp_path / "wheels", **changed) as context:
+        return assemble(plan, lock, context, extra_labels=(("com.example.team", "vision"),))
 
 
 def _members(image: spec.Image) -> dict[str, tarfile.TarInfo]:
@@ -91,8 +91,8 @@ def _text(layer: spec.Layer, name: str) -> str:
 def test_the_environment_works_where_it_will_lie(tmp_path: Path) -> None:
     image = _made(tmp_path, "one").image
     found = _members(image)
-    site = "opt/env/lib/python3.11/site-packages"
-    assert {f"{site}/{name}/a.py" for name in ("alpha", "beta", "gamma")} <= found.keys()
+    context = "opt/env/lib/python3.11/site-packages"
+    assert {f"{context}/{name}/a.py" for name in ("alpha", "beta", "gamma")} <= found.keys()
     links = {
         name: found[f"opt/env/{name}"].linkname for name in ("bin/python", "bin/python3", "bin/python3.11", "lib64")
     }
@@ -130,9 +130,9 @@ def test_equal_locks_give_equal_bytes_cold_warm_and_elsewhere(tmp_path: Path) ->
 def test_a_warm_cache_needs_no_wheel(tmp_path: Path) -> None:
     before = _made(tmp_path, "one").image
     plan = _plan()
-    with _site(tmp_path / "one", None) as site:
+    with _context(tmp_path / "one", None) as context:
         again = assemble(
-            plan, _lock(plan, _wheels(tmp_path / "wheels")), site, extra_labels=(("com.example.team", "vision"),)
+            plan, _lock(plan, _wheels(tmp_path / "wheels")), context, extra_labels=(("com.example.team", "vision"),)
         )
     assert again.image.manifest == before.manifest
 
@@ -143,10 +143,10 @@ def test_a_wheel_with_other_bytes_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "wheels" / lock.wheels[1].file
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with (
-        _site(tmp_path / "one", tmp_path / "wheels") as site,
+        _context(tmp_path / "one", tmp_path / "wheels") as context,
         pytest.raises(EnvironmentProblem, match="offline, and 1 of 1 files are not in") as caught,
     ):
-        assemble(plan, lock, site)
+        assemble(plan, lock, context)
     assert caught.value.details == (f"beta 1.0: https://wheels.example.com/{path.name}",)
 
 
@@ -196,10 +196,10 @@ def test_wheels_that_hold_one_path_are_named_by_every_build(tmp_path: Path) -> N
         )  # fmt: skip
     plan, heard, images = _plan(), [], []
     for order in (rows, rows[::-1], rows):
-        with _site(tmp_path / "cache", folder) as site:
-            images.append(assemble(plan, _lock(plan, tuple(order)), site).image)
-            assert isinstance(site.reporter, Heard)
-            heard.append(site.reporter.notes)
+        with _context(tmp_path / "cache", folder) as context:
+            images.append(assemble(plan, _lock(plan, tuple(order)), context).image)
+            assert isinstance(context.reporter, Heard)
+            heard.append(context.reporter.notes)
     shared, image = "opt/env/lib/python3.11/site-packages/shared/data.txt", images[-1]
     last = [_text(one, shared) for one in image.layers if shared in _members(replace(image, layers=(one,)))][-1]
     first = {"alpha": "beta", "beta": "alpha"}[last]

@@ -8,7 +8,7 @@ from envkit.engines.model import BuildOptions
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.settings import Mirrors
 from envkit.lock.model import LockedBase
-from envkit.render.locked import lock_places
+from envkit.render.locked import index_locations
 from tests.support.file_images import read_folder
 from tests.support.heard import Heard
 from tests.support.locks import lock_for
@@ -74,7 +74,7 @@ def test_no_base_has_to_be_asked_for(builder: EmbeddedBuilder) -> None:
 def test_mirrors_take_the_place_of_public_sources() -> None:
     plan = shipped_plan("cu126", template="wheels", source="pytorch")
     mirrors = Mirrors(pytorch_index="https://mirror.example.com/whl", conda_channel_alias="https://conda.example.com")
-    places = lock_places(plan, mirrors)
+    places = index_locations(plan, mirrors)
     assert (
         places.fetch_url("https://conda.anaconda.org/conda-forge/x.conda")
         == "https://conda.example.com/conda-forge/x.conda"

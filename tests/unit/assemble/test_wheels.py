@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.layer_plan import groups
-from envkit.assemble.stage import Progress, make_layers
+from envkit.assemble.layer_pool import Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
 from envkit.engines.layer_cache import Cached, LayerCache
 from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import Silent
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Wheel
-from envkit.lock.places import Places
 from envkit.registry.transport import Transport
 from tests.support.wheels import wheel_entries, write_wheel
 
@@ -39,8 +39,8 @@ def _row(path: Path, name: str) -> Wheel:
 def _layers(wheels: list[Wheel], own: Path, cache: Path, workers: int | None = None) -> tuple[Cached, ...]:
     with Transport() as transport:
         kind = Wheels(
-            cache, own=own, places=Places(), transport=transport, reporter=Silent(), scheme=SCHEME, compression="gzip",
-            offline=True,
+            cache, own=own, indexes=IndexLocations(), transport=transport, reporter=Silent(), scheme=SCHEME,
+            compression="gzip", offline=True,
         )  # fmt: skip
         made = make_layers(
             kind, groups(wheels, 40), cache=LayerCache(cache), progress=Progress(Silent()),

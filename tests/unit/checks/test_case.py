@@ -10,8 +10,8 @@ import pytest
 
 from envkit.checks import thresholds
 from envkit.checks.case import Case
-from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
+from envkit.checks.observed import MalformedError
 
 PAGE = Path(__file__).parents[3] / "contributing" / "add-a-check.md"
 TABLE = """\

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from envkit.checks import thresholds
 from envkit.checks.case import Case
 from envkit.checks.catalog import judges
-from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
+from envkit.checks.observed import MalformedError
 from envkit.checks.precision_bands import cluster
 
 precision: Any = import_module("envkit.smoke.precision")

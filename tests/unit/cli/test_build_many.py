@@ -12,7 +12,7 @@ from envkit.cli.progress_table import ProgressTable
 from envkit.cli.record_output import ReportTarget
 from envkit.engines.model import BuildOptions
 from envkit.fleet import build_task
-from envkit.fleet.cells import Expanded
+from envkit.fleet.expand import Expanded
 from envkit.fleet.run import FleetRequest, FleetRun, explain_interruption, stopped, with_locks
 from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun
 from envkit.ground.settings import Settings

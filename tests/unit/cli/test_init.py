@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from envkit.cli.init import command
 from envkit.cli.resolve import command as resolve
 from envkit.facts.load import load
-from envkit.fleet.cells import expand
+from envkit.fleet.expand import expand
 from envkit.fleet.matrix import parse
 from envkit.ground.errors import EnvkitError, UsageError
-from envkit.pipeline.asking import asked, definition_of
+from envkit.pipeline.resolving import asked, definition_of
 from tests.golden.cases import FOLDER
 from tests.golden.projects import NAMES, PROJECTS
 

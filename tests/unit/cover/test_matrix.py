@@ -5,7 +5,7 @@ from pathlib import Path
 from envkit.cover.cover import cover
 from envkit.cover.hosts import Completion, Gpu, Host, Inventory, classes
 from envkit.cover.matrix import matrix_text
-from envkit.fleet.cells import expand
+from envkit.fleet.expand import expand
 from envkit.fleet.matrix import parse
 from envkit.plan.definition import Definition
 from envkit.plan.definition import parse as parse_definition

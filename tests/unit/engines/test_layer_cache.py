@@ -12,7 +12,7 @@ from typing import IO
 import pytest
 
 from envkit.assemble.layer import LayerWriter
-from envkit.assemble.stage import layer_key
+from envkit.assemble.layer_pool import layer_key
 from envkit.assemble.wheel import Scheme
 from envkit.engines import layer_cache
 from envkit.engines.layer_cache import Cached, LayerCache, _check

@@ -6,7 +6,7 @@ from packaging.requirements import Requirement
 
 from envkit.ground.errors import UsageError
 from envkit.lock import exports
-from envkit.lock.places import Places
+from envkit.lock.index_locations import IndexLocations
 from tests.unit.lock.samples import lock
 
 CONDA = """\
@@ -32,7 +32,7 @@ def test_conda_explicit_pins_every_archive_by_sha256() -> None:
 
 
 def test_conda_explicit_names_the_mirror_where_it_is_told_to() -> None:
-    text = exports.conda_explicit(lock(), Places(conda_alias="https://mirror.example.com/conda"))
+    text = exports.conda_explicit(lock(), IndexLocations(conda_alias="https://mirror.example.com/conda"))
     assert "https://mirror.example.com/conda/conda-forge/noarch/pip-26.3-py_0.conda#sha256:" in text
     assert "anaconda.org" not in text
 

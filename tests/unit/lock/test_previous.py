@@ -7,8 +7,8 @@ import pytest
 
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.progress import Silent
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Lock, LockedBase, Move, RequestValue, moves_between
-from envkit.lock.places import Places
 from envkit.lock.previous import NOTHING, previous_of, unmoved
 from envkit.lock.request import request_of
 from envkit.lock.solve import Options, lock_plan
@@ -104,7 +104,7 @@ class TestBase:
     def solved(self, plan: BuildPlan, old_request: tuple[tuple[str, RequestValue], ...], *update: str) -> LockedBase:
         old = lock(request=old_request, base=self.OLD)
         options = Options(glibc="2.36", base="auto", old=old, update=update)
-        return lock_plan(plan, Places(), options, resolve_base=lambda _: self.NEW, reporter=Silent()).base
+        return lock_plan(plan, IndexLocations(), options, resolve_base=lambda _: self.NEW, reporter=Silent()).base
 
     @pytest.fixture
     def plan(self) -> BuildPlan:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
-from envkit.lock import apt, child, stubs, uv
+from envkit.lock import apt, child, index_locations, stubs, uv
 from envkit.lock import conda as conda_solve
-from envkit.lock import places as lock_places
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import moves_between
-from envkit.lock.places import Places
 from envkit.lock.values import parse_moment
 from tests.unit.lock.samples import conda, lock, wheel
 
@@ -148,9 +147,9 @@ def test_each_failure_of_the_conda_solver_has_its_kind(
 
 
 def test_a_solvers_words_are_bounded_and_show_no_login() -> None:
-    places = Places(conda_alias="https://me:secret@c.example.com/t/tok-1/x")
+    indexes = IndexLocations(conda_alias="https://me:secret@c.example.com/t/tok-1/x")
     said = "\n".join(["a https://me:secret@c.example.com/t/tok-1/x/conda-forge/repodata.json b", "", *["line"] * 60])
-    lines = conda_solve.message_lines(said, places)
+    lines = conda_solve.message_lines(said, indexes)
     assert len(lines) == 31
     assert lines[-1] == "... 31 more lines"
     assert "secret" not in lines[0]
@@ -180,7 +179,7 @@ def test_the_clients_own_index_is_asked(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     home = {"HOME": str(tmp_path / "home")}
-    assert lock_places.python_index(home | environ, system=tmp_path / "etc") == found
+    assert index_locations.python_index(home | environ, system=tmp_path / "etc") == found
 
 
 def test_uv_gets_a_passing_cache_where_its_own_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

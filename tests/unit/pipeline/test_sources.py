@@ -14,8 +14,8 @@ from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
 from envkit.lock import sdists
 from envkit.lock.built import Outcome
+from envkit.lock.index_locations import IndexLocations
 from envkit.lock.model import Lock
-from envkit.lock.places import Places
 from envkit.pipeline import sources
 from envkit.pipeline.sources import SourceContext
 from envkit.plan.model import BuildPlan
@@ -58,7 +58,7 @@ def _source_context(plan: BuildPlan, reporter: Any = None) -> SourceContext:
         plan=plan,
         facts=facts(),
         settings=settings.load({}, {}, Path("/nonexistent")),
-        places=Places(),
+        indexes=IndexLocations(),
         lock_builder=lock_builder,
         reporter=reporter or Silent(),
     )

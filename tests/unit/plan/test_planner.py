@@ -11,7 +11,7 @@ from envkit.facts.load import load as load_facts
 from envkit.facts.model import Facts
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.versions import key
-from envkit.pipeline.asking import asked
+from envkit.pipeline.resolving import asked
 from envkit.plan import family, names, planner
 from envkit.plan.definition import Definition, load, parse, shipped
 from envkit.plan.labels import plan_labels

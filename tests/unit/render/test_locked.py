@@ -128,19 +128,19 @@ def test_a_users_template_that_passes_the_lock_by_is_refused() -> None:
 
 def test_no_bundle_is_asked_for_as_none() -> None:
     plan = shipped_plan("cu126")
-    assert locked.lock_places(plan, Mirrors(ca_bundle="none")).ca_bundle is None
-    assert locked.lock_places(plan, Mirrors(ca_bundle="ca.pem")).ca_bundle == "ca.pem"
+    assert locked.index_locations(plan, Mirrors(ca_bundle="none")).ca_bundle is None
+    assert locked.index_locations(plan, Mirrors(ca_bundle="ca.pem")).ca_bundle == "ca.pem"
 
 
 def test_an_index_with_a_token_in_its_path_is_refused() -> None:
     """The lock names every wheel by its URL below the index."""
     plan = shipped_plan("cu126")
     with pytest.raises(UsageError, match="has a token in its path") as caught:
-        locked.lock_places(plan, Mirrors(), python_index="https://pypi.example.com/t/s3cret/simple")
+        locked.index_locations(plan, Mirrors(), python_index="https://pypi.example.com/t/s3cret/simple")
     assert "s3cret" not in caught.value.message
     with pytest.raises(UsageError, match="contains a login or a token"):
-        locked.lock_places(plan, Mirrors(python_index="https://pypi.example.com/t/s3cret/simple"))
-    kept = locked.lock_places(plan, Mirrors(), python_index="https://me:s3cret@pypi.example.com/simple")
+        locked.index_locations(plan, Mirrors(python_index="https://pypi.example.com/t/s3cret/simple"))
+    kept = locked.index_locations(plan, Mirrors(), python_index="https://me:s3cret@pypi.example.com/simple")
     assert kept.python_index == "https://me:s3cret@pypi.example.com/simple"
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from envkit.checks.shown import Area, Interval, Intervals, Sides, Treemap
+from envkit.checks.sheet import Area, Interval, Intervals, Sides, Treemap
 from envkit.report.html.charts import WIDE, areas, draw, span
 from envkit.report.html.page import render_html
 from envkit.report.reading import metric_title

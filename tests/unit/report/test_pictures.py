@@ -11,7 +11,7 @@ from envkit.checks.c10_transfer.show import transfers
 from envkit.checks.c12_loader.show import loadings
 from envkit.checks.c14_amp.show import precisions
 from envkit.checks.c23_training.show import step_time
-from envkit.checks.shown import Errors, Lines, Parts, Ratios, Spread, Strips, Values, short
+from envkit.checks.sheet import Errors, Lines, Parts, Ratios, Spread, Strips, Values, short
 from envkit.report import html
 from envkit.report.html.charts import WIDTH, draw, ticks
 from envkit.report.html.frame import SHAPES

@@ -6,7 +6,7 @@ import pytest
 
 from envkit.ground.errors import UsageError
 from envkit.image.name import image_name
-from envkit.run import cage
+from envkit.run import containers
 from envkit.run.bubblewrap import session_limits
 from envkit.run.session import Mount, Port, Session, in_use, parse_mount, parse_port
 
@@ -86,6 +86,6 @@ def test_an_entry_point_that_is_an_init() -> None:
 def test_tmp_of_a_session_is_half_of_the_memory_that_this_process_may_use(
     memory: int | None, tmp_mb: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cage, "memory_here", lambda: memory)
+    monkeypatch.setattr(containers, "memory_here", lambda: memory)
     found = session_limits(Session(image=image_name("app:1"), argv=(), shm_mb=300))
     assert (found.tmp_mb, found.shm_mb, found.memory_mb) == (tmp_mb, 300, None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.checks.fields import promises
+from envkit.checks.observed import promises
 from envkit.plan.labels import plan_labels
 from envkit.verify.spec import EMPTY, spec_of_labels, spec_of_plan, start_of
 from tests.support.judging import plan

@@ -7,8 +7,8 @@ import pytest
 from envkit.checks import thresholds
 from envkit.checks.case import Case
 from envkit.checks.catalog import judges
-from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
+from envkit.checks.observed import MalformedError
 from envkit.ground.canonical import digest_of
 
 c14: Any = import_module("envkit.checks.c14_amp.observe")

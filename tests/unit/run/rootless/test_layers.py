@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.layer import LayerWriter
-from envkit.assemble.stage import Receiver
+from envkit.assemble.layer_pool import Receiver
 from envkit.ground.errors import IntegrityError
 from envkit.image import blobs, deflate
 from envkit.image.layout import read_layout

@@ -9,9 +9,9 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.image.name import image_name
 from envkit.run.proot import ProotRunner
 from envkit.run.rootless import owners, proot
-from envkit.run.rootless.cell import Inside
+from envkit.run.rootless.layered_tree import LayeredTree
 from envkit.run.rootless.owners import MOST_ID, host_id
-from envkit.run.rootless.stack import Stack
+from envkit.run.rootless.sandbox import Inside
 from envkit.run.rootless.user import User
 from envkit.run.session import Mount, Session
 
@@ -71,10 +71,10 @@ def test_a_folder_that_the_session_cannot_enter_is_named(tmp_path: Path, monkeyp
     mounts = (Mount(source=below, target="/data", read_only=False),)
     run = Inside(files={}, user=ROOT, env={}, workdir="", gpus=None, mounts=mounts)
     with pytest.raises(EnvironmentProblem, match=f"user 4711 cannot enter {closed}, which belongs to user") as caught:
-        proot.prepare(tmp_path, Stack(layers=()), run, proot.Own(shm=tmp_path, known=True))
+        proot.prepare(tmp_path, LayeredTree(layers=()), run, proot.Own(shm=tmp_path, known=True))
     assert str(caught.value.hint).endswith(f"chmod o+x {closed}")
     with pytest.raises(EnvironmentProblem) as caught:
-        proot.prepare(tmp_path, Stack(layers=()), run, proot.Own(shm=tmp_path, known=False))
+        proot.prepare(tmp_path, LayeredTree(layers=()), run, proot.Own(shm=tmp_path, known=False))
     assert str(caught.value.hint).startswith("run envkit as a user other than root")
 
 
@@ -136,7 +136,7 @@ def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "a:b"
     folder.mkdir()
     with pytest.raises(EnvironmentProblem, match="proot cannot use a path with a colon"):
-        proot.prepare(folder, Stack(layers=()), Inside(files={}, user=ROOT, env={}, workdir="", gpus=None))
+        proot.prepare(folder, LayeredTree(layers=()), Inside(files={}, user=ROOT, env={}, workdir="", gpus=None))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_data_are_refused_where_nothing_keeps_a_run_from_writing_to_them(
     monkeypatch.setattr(proot, "landlock_version", lambda: landlock)
     run = Inside(files={}, user=ROOT, env={}, workdir="", gpus=None, data=Path(folder))
     with pytest.raises(EnvironmentProblem, match=f"proot cannot make {folder} read-only: {why}") as caught:
-        proot.prepare(tmp_path, Stack(layers=()), run)
+        proot.prepare(tmp_path, LayeredTree(layers=()), run)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("use another runner (--runner bubblewrap, docker or podman)")
 

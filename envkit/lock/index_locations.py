@@ -19,7 +19,7 @@ _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class IndexLocations:
     """The download sources of one run: public ones, or mirrors from the settings. None of them is written to a lock."""
 
     conda_alias: str = CONDA_PUBLIC  # URL; conda-forge is <alias>/conda-forge

@@ -11,7 +11,7 @@ from envkit.fleet.matrix import Matrix, Row, Value, rows_of
 from envkit.fleet.model import Cell, Impossible
 from envkit.fleet.names import cell_name, marked
 from envkit.ground.errors import ConflictError, UsageError
-from envkit.pipeline.asking import Asked, Note, adding, allowing
+from envkit.pipeline.resolving import Asked, Note, adding, allowing
 from envkit.plan.definition import overlaid
 from envkit.plan.planner import Given
 from envkit.resolve.request import FIELDS

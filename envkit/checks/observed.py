@@ -115,7 +115,7 @@ def last_line(error: str) -> str:
     return (causes or lines or [""])[-1]
 
 
-def settle(observation: Observation) -> Finding | None:
+def unjudged(observation: Observation) -> Finding | None:
     """Return the finding for an observation that no rule may judge, or None if the rule decides.
 
     A check that could not run is ERROR, or INCONCLUSIVE if it reached its time limit on a busy machine. One that does

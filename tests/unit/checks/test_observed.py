@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from envkit.checks.catalog import judges
-from envkit.checks.fields import (
+from envkit.checks.observed import (
     MalformedError,
     flag,
     last_line,

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.lock.places import Places, login_of, without_login
+from envkit.lock.index_locations import IndexLocations, login_of, without_login
 from envkit.lock.values import url as check_url
 
-PLACES = Places(
+PLACES = IndexLocations(
     conda_alias="https://user:secret@conda.example.com:8443/t/token/mirror",
     torch_index="https://wheels.example.com/whl/cu126",
     torch_public="https://download.pytorch.org/whl/cu126",
@@ -48,8 +48,8 @@ def test_what_is_locked_is_fetched_from_the_mirror_with_its_login() -> None:
 
 def test_without_mirrors_nothing_changes_its_place() -> None:
     url = "https://conda.anaconda.org/conda-forge/noarch/a-1-0.conda"
-    assert Places().public(url) == url
-    assert Places().fetch_url(url) == url
+    assert IndexLocations().public(url) == url
+    assert IndexLocations().fetch_url(url) == url
 
 
 WORDS = st.from_regex(r"[a-z0-9]{1,8}", fullmatch=True)

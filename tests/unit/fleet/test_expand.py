@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.fleet.cells import Expanded, base_of, expand
+from envkit.fleet.expand import Expanded, base_of, expand
 from envkit.fleet.matrix import Matrix, parse
 from envkit.fleet.names import cell_name, hash_tag, marked
 from envkit.ground.errors import UsageError

@@ -6,7 +6,7 @@ import pytest
 
 from envkit.facts.load import load
 from envkit.ground.errors import UsageError
-from envkit.pipeline.asking import asked
+from envkit.pipeline.resolving import asked
 
 FACTS = load()
 

@@ -5,33 +5,36 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import TimeLimitError, UsageError
-from envkit.run import cage, docker, podman
-from envkit.run.cage import Command, Output
+from envkit.run import containers, docker, podman
+from envkit.run.containers import Command, Output
 from envkit.run.model import RunLimits
-from envkit.run.rootless.cell import host_mounts
+from envkit.run.rootless.sandbox import host_mounts
 
 
 def test_the_command_runs_under_the_limit() -> None:
-    argv = cage.timed(["python", "a b"], RunLimits(timeout_s=2.5))
+    argv = containers.timed(["python", "a b"], RunLimits(timeout_s=2.5))
     assert argv[:2] == ("/bin/sh", "-c")
     assert argv[-3:] == ("2.5", "python", "a b")
 
 
 def test_each_folder_of_files_is_one_volume() -> None:
-    assert cage.folders({"/run/envkit/a": b"", "/run/envkit/sub/b": b"", "/srv/c": b""}) == ("/run/envkit", "/srv")
-    assert cage.folders({}) == ()
+    assert containers.folders({"/run/envkit/a": b"", "/run/envkit/sub/b": b"", "/srv/c": b""}) == (
+        "/run/envkit",
+        "/srv",
+    )
+    assert containers.folders({}) == ()
 
 
 @pytest.mark.parametrize("name", ["a", "/a", "/run/../a/b", "/run//a", "/run/./a", ""])
 def test_odd_places_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="is not a valid path for a file in a container") as caught:
-        cage.folders({name: b""})
+        containers.folders({name: b""})
     assert caught.value.hint == "/run/envkit/NAME"
 
 
 def test_the_archive_holds_the_files_of_its_folder() -> None:
     files = {"/run/envkit/a": b"A", "/run/envkit/sub/deep/b": b"B", "/srv/c": b"C"}
-    with tarfile.open(fileobj=io.BytesIO(cage.archive(files, "/run/envkit"))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(containers.archive(files, "/run/envkit"))) as tar:
         found = {entry.name: (entry.mode, entry.uid, entry.isdir()) for entry in tar.getmembers()}
     assert found == {
         "a": (0o644, 0, False),
@@ -50,13 +53,13 @@ def test_the_limit_is_told_from_an_exit_code_of_the_same_number(code: int, durat
     output = Output(limits)
     if over:
         with pytest.raises(TimeLimitError, match="reached its time limit of 5 s"):
-            cage.exit_code(code, duration, limits, output, image="an image")
+            containers.exit_code(code, duration, limits, output, image="an image")
     else:
-        assert cage.exit_code(code, duration, limits, output, image="an image") == code
+        assert containers.exit_code(code, duration, limits, output, image="an image") == code
     # What had said everything did not fail, however it had to be ended.
     output.take(error=False, piece=b"all of it\nend 1\n")
-    assert cage.exit_code(code, duration, limits, output, image="an image") == (0 if over else code)
-    assert cage.exit_code(137, 1.0, limits, output, over=True, image="an image") == 0
+    assert containers.exit_code(code, duration, limits, output, image="an image") == (0 if over else code)
+    assert containers.exit_code(137, 1.0, limits, output, over=True, image="an image") == 0
 
 
 @pytest.mark.parametrize(
@@ -80,13 +83,13 @@ def test_output_is_kept_up_to_its_limit() -> None:
 
 
 def test_an_image_without_a_shell_is_recognized() -> None:
-    assert cage.without_shell('exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown')
-    assert not cage.without_shell("exit status 1")
+    assert containers.without_shell('exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown')
+    assert not containers.without_shell("exit status 1")
 
 
 def test_containers_are_named_after_the_run() -> None:
-    assert cage.container_name() != cage.container_name()
-    assert cage.container_name().startswith("envkit-")
+    assert containers.container_name() != containers.container_name()
+    assert containers.container_name().startswith("envkit-")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def test_containers_are_named_after_the_run() -> None:
 def test_what_nobody_limits_gets_a_share_of_the_machine(
     limits: RunLimits, memory: int | None, expected: tuple[int | None, int | None]
 ) -> None:
-    found = cage.bounded(limits, memory)
+    found = containers.bounded(limits, memory)
     assert (found.memory_mb, found.tmp_mb) == expected
 
 
@@ -111,7 +114,7 @@ def test_the_lower_one_of_machine_and_control_group_counts(monkeypatch: pytest.M
     monkeypatch.setattr("envkit.ground.host.memory_total", lambda: 5)
     for limit, expected in ((None, 5), (3, 3), (9, 5)):
         monkeypatch.setattr("envkit.ground.host.memory_limit", lambda limit=limit: limit)
-        assert cage.memory_here() == expected
+        assert containers.memory_here() == expected
 
 
 def test_the_users_folder_is_the_one_mount_and_read_only() -> None:

@@ -13,9 +13,9 @@ import pytest
 from envkit.ground.cache import UNPACKED
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.image.spec import LAYER_GZIP, Descriptor, Layer
+from envkit.run.rootless.layered_tree import LayeredTree, Top, link_layers, make_top
 from envkit.run.rootless.layers import Unpacked, UnpackedLayers
 from envkit.run.rootless.owners import NO_ID, host_id, host_shift
-from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
 from envkit.run.rootless.user import User, find_user
 from tests.support.file_images import Packed, digest, entry, packed
 
@@ -34,9 +34,9 @@ def stored(folder: Path, made: Packed) -> Layer:
     )
 
 
-def stack_of(tmp_path: Path, *layers: list[tuple[tarfile.TarInfo, bytes]]) -> Stack:
+def stack_of(tmp_path: Path, *layers: list[tuple[tarfile.TarInfo, bytes]]) -> LayeredTree:
     cache = UnpackedLayers(tmp_path / "cache")
-    return Stack(layers=tuple(take(cache, stored(tmp_path / "blobs", packed(rows))) for rows in layers))
+    return LayeredTree(layers=tuple(take(cache, stored(tmp_path / "blobs", packed(rows))) for rows in layers))
 
 
 def take(cache: UnpackedLayers, layer: Layer) -> Unpacked:
@@ -44,7 +44,7 @@ def take(cache: UnpackedLayers, layer: Layer) -> Unpacked:
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Stack:
+def stack(tmp_path: Path) -> LayeredTree:
     return stack_of(
         tmp_path,
         [
@@ -67,7 +67,7 @@ def stack(tmp_path: Path) -> Stack:
     )
 
 
-def test_the_uppermost_shows(stack: Stack) -> None:
+def test_the_uppermost_shows(stack: LayeredTree) -> None:
     assert stack.text("both") == "upper"
     assert stack.text("opt/new") == "new"
     assert stack.find("opt/old") is None
@@ -79,9 +79,9 @@ def test_the_uppermost_shows(stack: Stack) -> None:
     assert stack.text("tmp") == ""
 
 
-def test_hard_links_make_the_same_tree(tmp_path: Path, stack: Stack) -> None:
+def test_hard_links_make_the_same_tree(tmp_path: Path, stack: LayeredTree) -> None:
     make_top(tmp_path / "top", stack, Top(folders=("/tmp", "/swap/here"), files={"/etc/hosts": b"h"}))
-    link_stack(stack.layers, tmp_path / "top", tmp_path / "merged")
+    link_layers(stack.layers, tmp_path / "top", tmp_path / "merged")
     found = {path.relative_to(tmp_path / "merged").as_posix() for path in (tmp_path / "merged").rglob("*")}
     assert found == {
         "etc", "etc/passwd", "etc/group", "etc/hosts", "opt", "opt/new", "tmp", "both", "swap", "swap/here",
@@ -107,7 +107,7 @@ def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "link", refused)
     (tmp_path / "top").mkdir()
-    link_stack(made.layers, tmp_path / "top", tmp_path / "merged")
+    link_layers(made.layers, tmp_path / "top", tmp_path / "merged")
     assert (tmp_path / "merged/a").read_bytes() == b"above"
     assert (tmp_path / "merged/a").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "merged/a").stat().st_uid == (made.layers[1].tree / "a").stat().st_uid
@@ -126,7 +126,7 @@ def test_what_the_user_of_a_run_could_write_is_copied_without_that_permission(tm
     tree, merged = made.layers[0].tree, tmp_path / "merged"
     before = os.umask(0o077)
     try:
-        link_stack(made.layers, tmp_path / "top", merged, keep_from=NO_ID)
+        link_layers(made.layers, tmp_path / "top", merged, keep_from=NO_ID)
     finally:
         os.umask(before)
     assert merged.stat().st_mode & 0o777 == 0o755
@@ -148,7 +148,7 @@ def test_the_user_of_a_run_reads_its_own_files_and_owns_none(tmp_path: Path) -> 
     made = stack_of(tmp_path, rows)
     (tmp_path / "top").mkdir()
     nobody = host_id(7, host_shift())
-    link_stack(made.layers, tmp_path / "top", tmp_path / "merged", keep_from=nobody)
+    link_layers(made.layers, tmp_path / "top", tmp_path / "merged", keep_from=nobody)
     found = {path.name: path.stat() for path in (tmp_path / "merged").iterdir()}
     assert {name: (status.st_uid, status.st_gid, status.st_mode & 0o777) for name, status in found.items()} == {
         "own": (host_shift(), nobody, 0o640),
@@ -158,7 +158,7 @@ def test_the_user_of_a_run_reads_its_own_files_and_owns_none(tmp_path: Path) -> 
     assert not any((tmp_path / "merged" / name).samefile(made.layers[0].tree / name) for name in found)
 
 
-def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: Stack) -> None:
+def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: LayeredTree) -> None:
     top = tmp_path / "top"
     make_top(top, stack, Top(folders=("/tmp", "/swap/x"), files={"/gone/f": b"1"}, links={"/etc/l": "/opt/new"}))
     assert not (top / "tmp").is_symlink()
@@ -170,7 +170,7 @@ def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("path", ["/../../out", "../../out", "/a/../../../out"])
-def test_a_folder_that_an_image_names_is_never_made_outside(tmp_path: Path, stack: Stack, path: str) -> None:
+def test_a_folder_that_an_image_names_is_never_made_outside(tmp_path: Path, stack: LayeredTree, path: str) -> None:
     """An image whose WorkingDir was /../../x made folders on the machine that ran it."""
     top = tmp_path / "runs/name/top"
     top.parent.mkdir(parents=True)
@@ -191,12 +191,12 @@ def test_a_folder_that_an_image_names_is_never_made_outside(tmp_path: Path, stac
         ("99", User(uid=99, gid=0, home="/")),
     ],
 )
-def test_users_are_looked_up_in_the_image(stack: Stack, text: str, expected: User) -> None:
+def test_users_are_looked_up_in_the_image(stack: LayeredTree, text: str, expected: User) -> None:
     assert find_user(text, stack) == expected
 
 
 @pytest.mark.parametrize("text", ["nobody-here", "ann:nogroup", "-1", "99999999999", "٣"])
-def test_unknown_users_are_named(stack: Stack, text: str) -> None:
+def test_unknown_users_are_named(stack: LayeredTree, text: str) -> None:
     with pytest.raises(EngineError, match=f"the image has no user '{text}'"):
         find_user(text, stack)
 

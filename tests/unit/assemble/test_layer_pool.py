@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from envkit.assemble.layer import LayerWriter
-from envkit.assemble.stage import Made, Progress, make_layers
+from envkit.assemble.layer_pool import Made, Progress, make_layers
 from envkit.engines.layer_cache import LayerCache
 from envkit.ground.cache import UNFINISHED_LAYERS
 from envkit.ground.errors import IntegrityError, TimeLimitError

@@ -19,7 +19,7 @@ _MOST_TEXT = 1 << 20  # bytes; passwd and group have a few thousand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class LayeredTree:
     """Unpacked layers, bottom first."""
 
     layers: tuple[Unpacked, ...]
@@ -62,7 +62,7 @@ class Top:
     links: Mapping[str, str] = field(default_factory=dict)
 
 
-def make_top(folder: Path, stack: Stack, top: Top) -> None:
+def make_top(folder: Path, stack: LayeredTree, top: Top) -> None:
     """Write the uppermost folder of the stack.
 
     It has a real folder for each parent of a mount point, with the permissions and owner from the image, so that a link
@@ -92,7 +92,7 @@ def inside(path: str) -> str:
     return os.path.normpath(f"/{path.lstrip('/')}")
 
 
-def _folder(folder: Path, stack: Stack, path: str) -> None:
+def _folder(folder: Path, stack: LayeredTree, path: str) -> None:
     full = folder
     for part in PurePosixPath(path).parts[1:]:
         full /= part
@@ -115,7 +115,7 @@ def _to_root(path: Path) -> None:
         os.chown(path, host_shift(), host_shift(), follow_symlinks=False)
 
 
-def link_stack(layers: Sequence[Unpacked], top: Path, target: Path, *, keep_from: int | None = None) -> None:
+def link_layers(layers: Sequence[Unpacked], top: Path, target: Path, *, keep_from: int | None = None) -> None:
     """Merge layers into one tree of hard links, for machines where no overlay can be mounted.
 
     With `keep_from`, called by root: the user and group with this ID can read what they could before, but write

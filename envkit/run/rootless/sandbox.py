@@ -18,7 +18,7 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.run.model import DATA, RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
 from envkit.run.rootless.kernel_files import empty, proc_words, sys_words
-from envkit.run.rootless.stack import Stack, Top, inside, link_stack, make_top
+from envkit.run.rootless.layered_tree import LayeredTree, Top, inside, link_layers, make_top
 from envkit.run.rootless.user import User
 from envkit.run.session import Mount
 
@@ -38,7 +38,7 @@ class Means:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Sandbox:
     """A container that is ready to be started."""
 
     folder: Path
@@ -66,7 +66,7 @@ class Inside:
     terminal: bool = False  # whether it leads its own terminal
 
 
-def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLimits) -> Cell:
+def prepare(folder: Path, stack: LayeredTree, means: Means, run: Inside, limits: RunLimits) -> Sandbox:
     """Fill a run's folder and return the container to start.
 
     Raises:
@@ -102,7 +102,7 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
     words += [*proc_words(), *_sys(folder, means, run), "--remount-ro", "/dev"]
     for key, value in environment(run.user, run.env, gpus).items():
         words += ["--setenv", key, value]
-    return Cell(
+    return Sandbox(
         folder=folder,
         lowers=lowers,
         overlay=overlay,
@@ -120,7 +120,7 @@ def _maps(means: Means) -> bool:
 
 def lay_out(
     folder: Path,
-    stack: Stack,
+    stack: LayeredTree,
     *,
     files: Mapping[str, bytes],
     folders: Sequence[str],
@@ -148,17 +148,17 @@ def lay_out(
         (folder / "sys").mkdir()
 
 
-def merge(folder: Path, stack: Stack, *, keep_from: int | None = None) -> None:
-    """Merge the layers and the uppermost folder into a tree of hard links; for `keep_from` see `link_stack`.
+def merge(folder: Path, stack: LayeredTree, *, keep_from: int | None = None) -> None:
+    """Merge the layers and the uppermost folder into a tree of hard links; for `keep_from` see `link_layers`.
 
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
     with _filled(folder):
-        link_stack(stack.layers, folder / "top", folder / "merged", keep_from=keep_from)
+        link_layers(stack.layers, folder / "top", folder / "merged", keep_from=keep_from)
 
 
-def _link_layers(folder: Path, stack: Stack) -> tuple[str, ...]:
+def _link_layers(folder: Path, stack: LayeredTree) -> tuple[str, ...]:
     """Make the mount point of an overlay, and links to its trees; return their names, uppermost first."""
     trees = [folder / "top", *(layer.tree for layer in reversed(stack.layers))]
     names = tuple(map(str, range(len(trees))))
