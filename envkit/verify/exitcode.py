@@ -72,6 +72,10 @@ class Summary(Row):
     blames: str | None = None  # what failed: 'image' | 'machine'; None: the verdict is not FAIL
 
 
+_Rule = tuple[bool, str | None, Reason]
+"""Whether it applies, the verdict that it adds to those of the findings if any, and the reason that is shown."""
+
+
 def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None = None) -> Summary:
     """Return the most severe of all verdicts, with the reasons that belong to no single check.
 
@@ -81,53 +85,51 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
     A fault of the machine gives FAIL and exit code 9. Failures of the image on a faulty GPU are ignored; any other
     failure of the image gives exit code 6.
     """
-    reasons: list[Reason] = [] if trouble is None else [trouble.reason]
-    verdicts: list[str] = [] if trouble is None else [trouble.verdict]
-    verdicts += [_weight(item) for item in judged]
     gpu = _gpu(judged, spec)
-    # Whether there is a GPU is unknown if the suite was stopped before it looked for one.
-    if gpu == "absent" and not _stopped(judged):
-        verdicts.append(NOT_VERIFIED)
-        reasons.append(_no_gpu(spec))
-    if spec.get("launch"):
-        verdicts.append(NOT_VERIFIED)
-        reasons.append(_LAUNCH)
-    if not promises(spec):
-        verdicts.append(NOT_VERIFIED)
-        reasons.append(_NO_PLAN)
-    if trouble is None and not any(_counts(item) for item in judged) and not _stopped(judged):
-        # Without a GPU, the required checks of a GPU image are skipped; otherwise a run without any check is a fault.
-        verdicts.append(NOT_VERIFIED if gpu == "absent" else Verdict.ERROR)
-        reasons.append(_NOTHING)
-    skipped = [item.finding for item in judged if item.finding.verdict is Verdict.SKIP]
-    without = next((finding.message for finding in skipped if finding.reason_code == "TORCH_MISSING"), None)
-    if without is not None:  # explains all skipped checks, so it comes first
-        verdicts.append(NOT_VERIFIED)
-        advice = _REBUILD if promises(spec) else _NO_TORCH
-        reasons.insert(0, Reason(code="TORCH_MISSING", message=without, advice=advice))
-    left_out = sum(item.finding.reason_code == "NOT_SELECTED" for item in judged)
-    if left_out:
-        reasons.append(Reason(code="PARTIAL", message=f"{left_out} checks of the tier were left out on request"))
-    verdict = next(rank for rank in _RANK if rank in verdicts)
-    if verdict == Verdict.INCONCLUSIVE:
-        reasons += [_LATE if _stopped(judged) else _INCONCLUSIVE] if trouble is None else []
     machine = [item for item in judged if item.blames == "machine"]
     image = [item for item in judged if item.blames == "image"]
     image_faults = [item for item in image if not _doubted(item, machine)]
-    if machine:
-        reasons.insert(0, _machine_fault(machine, image, image_faults))
-    counts = {str(kind): sum(item.finding.verdict is kind for item in judged) for kind in Verdict}
+    fault = (bool(machine), None, _machine_fault(machine, image, image_faults))
+    applied = [(verdict, reason) for when, verdict, reason in (fault, *_rules(judged, spec, trouble, gpu)) if when]
+    verdicts = {*map(_weight, judged), *(verdict for verdict, _ in applied)}
+    verdict = next(rank for rank in _RANK if rank in verdicts)
+    reasons = [reason for _, reason in applied]
+    if verdict == Verdict.INCONCLUSIVE and trouble is None:
+        reasons.append(_LATE if _stopped(judged) else _INCONCLUSIVE)
+    # A run that failed is not excused by the machine; other trouble is an ERROR, which the machine may have caused.
+    has_failed = trouble is not None and trouble.verdict is Verdict.FAIL
+    only_machine = verdict == Verdict.FAIL and bool(machine) and not image_faults and not has_failed
     bad = (Verdict.FAIL, Verdict.ERROR, Verdict.WARN)
     codes = [item.finding.reason_code for kind in bad for item in judged if item.finding.verdict is kind]
-    only_machine = verdict == Verdict.FAIL and bool(machine) and not image_faults and _runs(trouble)
     return Summary(
         verdict=str(verdict),
         exit_code=EnvironmentProblem.exit_code if only_machine else _exit_code(verdict, judged, reasons, spec, trouble),
         reasons=tuple(reasons),
-        counts=counts,
+        counts={str(kind): sum(item.finding.verdict is kind for item in judged) for kind in Verdict},
         diagnosis=tuple(dict.fromkeys(code for code in codes if code)),
         gpu=gpu,
         blames=None if verdict != Verdict.FAIL else "machine" if only_machine else "image",
+    )
+
+
+def _rules(judged: Sequence[Judged], spec: Spec, trouble: Trouble | None, gpu: str) -> tuple[_Rule, ...]:
+    """Return the rules about the whole run, in the order in which their reasons are shown."""
+    is_absent, is_stopped = gpu == "absent", _stopped(judged)
+    is_unchecked = trouble is None and not is_stopped and not any(map(_counts, judged))
+    skipped = [item.finding for item in judged if item.finding.verdict is Verdict.SKIP]
+    torch = [finding.message for finding in skipped if finding.reason_code == "TORCH_MISSING"]
+    left_out = sum(item.finding.reason_code == "NOT_SELECTED" for item in judged)
+    return (
+        # It explains all skipped checks, so it comes first.
+        (bool(torch), NOT_VERIFIED, _torch_missing(torch, spec)),
+        *(() if trouble is None else ((True, trouble.verdict, trouble.reason),)),
+        # Whether there is a GPU is unknown if the suite was stopped before it looked for one.
+        (is_absent and not is_stopped, NOT_VERIFIED, _no_gpu(spec)),
+        (bool(spec.get("launch")), NOT_VERIFIED, _LAUNCH),
+        (not promises(spec), NOT_VERIFIED, _NO_PLAN),
+        # Without a GPU, the required checks of a GPU image are skipped; otherwise a run without any check is a fault.
+        (is_unchecked, NOT_VERIFIED if is_absent else Verdict.ERROR, _NOTHING),
+        (left_out > 0, None, Reason(code="PARTIAL", message=f"{left_out} checks of the tier were left out on request")),
     )
 
 
@@ -137,11 +139,6 @@ def _doubted(item: Judged, machine: Sequence[Judged]) -> bool:
     return item.subject.startswith("gpu:") and (
         item.subject in sick or any(not subject.startswith("gpu:") for subject in sick)
     )
-
-
-def _runs(trouble: Trouble | None) -> bool:
-    """Whether the run itself did not FAIL; its trouble may still be an ERROR."""
-    return trouble is None or trouble.verdict is not Verdict.FAIL
 
 
 def _machine_fault(machine: Sequence[Judged], image: Sequence[Judged], image_faults: Sequence[Judged]) -> Reason:
@@ -189,19 +186,26 @@ def _gpu(judged: Sequence[Judged], spec: Spec) -> str:
 def _exit_code(
     verdict: str, judged: Sequence[Judged], reasons: Sequence[Reason], spec: Spec, trouble: Trouble | None
 ) -> int:
-    worst = {item.finding.reason_code for item in judged if item.gates and item.finding.verdict == verdict}
     if trouble is not None and trouble.verdict == verdict:
         return trouble.exit_code
-    if verdict == Verdict.FAIL:
-        return VerificationError.exit_code
-    if verdict == Verdict.ERROR:
-        return TimeLimitError.exit_code if worst and worst <= _TIME_LIMIT else VerificationError.exit_code
-    if verdict == NOT_VERIFIED:
-        # --allow-cpu excuses a missing GPU and nothing else.
-        allowed = spec.get("allow_cpu") and all(reason.code in ("NO_GPU", "PARTIAL") for reason in reasons)
-        noisy = any(_weight(item) == Verdict.INCONCLUSIVE for item in judged)
-        return 0 if allowed and not noisy else NotVerifiedError.exit_code
-    return NotVerifiedError.exit_code if verdict == Verdict.INCONCLUSIVE else 0
+    worst = {item.finding.reason_code for item in judged if item.gates and item.finding.verdict == verdict}
+    # --allow-cpu excuses a missing GPU and nothing else.
+    is_allowed = spec.get("allow_cpu") and all(reason.code in ("NO_GPU", "PARTIAL") for reason in reasons)
+    is_noisy = any(_weight(item) == Verdict.INCONCLUSIVE for item in judged)
+    # The first that applies decides.
+    rules = (
+        (verdict == Verdict.FAIL, VerificationError.exit_code),
+        (verdict == Verdict.ERROR and bool(worst) and worst <= _TIME_LIMIT, TimeLimitError.exit_code),
+        (verdict == Verdict.ERROR, VerificationError.exit_code),
+        (verdict == NOT_VERIFIED and is_allowed and not is_noisy, 0),
+        (verdict in (NOT_VERIFIED, Verdict.INCONCLUSIVE), NotVerifiedError.exit_code),
+    )
+    return next((code for when, code in rules if when), 0)
+
+
+def _torch_missing(messages: Sequence[str], spec: Spec) -> Reason:
+    advice = _REBUILD if promises(spec) else _NO_TORCH
+    return Reason(code="TORCH_MISSING", message=next(iter(messages), ""), advice=advice)
 
 
 def _no_gpu(spec: Spec) -> Reason:
