@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.image.name import ImageName
     from envkit.plan.model import BuildPlan
-    from envkit.run.model import Runner, RunResult
+    from envkit.run.model import Isolation, Runner, RunResult
     from envkit.verify.baseline import Baseline
     from envkit.verify.static import ImageFacts
     from envkit.verify.user_data import UserData
@@ -118,12 +118,31 @@ class CountingChecks(Forwarding):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """What is verified and how, as known before the payload runs."""
+
+    image: ImageName
+    plan: BuildPlan | None
+    runner: Runner
+    isolation: Isolation
+    on_host: bool  # a Python of this machine instead of an image
+    asked: Options
+    selected: Sequence[CheckEntry]
+    facts: ImageFacts
+    tags: tuple[str, ...]  # of the image, as the runner knows them
+    spec: dict[str, Any]
+    started: datetime
+    begin: float  # of a monotonic clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
     """The outcome of a run: its document, its trouble, or both."""
 
     document: dict[str, Any] | None = None
     trouble: Trouble | None = None
     result: RunResult | None = None
+    launched: tuple[Judged, ...] = ()  # findings on how the image starts
 
 
 def verify_image(
@@ -142,98 +161,111 @@ def verify_image(
     started, begin = datetime.now(UTC), time.monotonic()
     reporter.step("inspect the image")
     inspected = runner.inspect(image)
-    facts = image_facts(inspected)
-    on_host, isolation = runner.name == "host", runner.isolation
-    spec = _spec(plan, facts, asked, on_host=on_host)
+    facts, on_host = image_facts(inspected), runner.name == "host"
+    case = _Case(
+        image=image, plan=plan, runner=runner, isolation=runner.isolation, on_host=on_host, asked=asked,
+        selected=selected, facts=facts, tags=tuple(inspected.get("tags") or ()),
+        spec=_spec(plan, facts, asked, on_host=on_host), started=started, begin=begin,
+    )  # fmt: skip
+    ended, suite = _run(case, reporter), suite_digest()
+    env = ended.document["env"] if ended.document is not None else {}
+    prints = fingerprint(env, tier=asked.tier, suite_sha256=suite, launch=asked.launch, data=case.spec.get("data"))
+    trusted = prints["hw"] not in asked.distrusted
+    excerpt = None if asked.baseline is None else asked.baseline.excerpt(prints)
+    judged = _judge(case, ended, excerpt, trusted=trusted)
+    return build_record(
+        run=_run_facts(case, ended, suite, trusted=trusted),
+        subject=_subject(case),
+        spec=case.spec,
+        document=ended.document,
+        judged=judged,
+        summary=summarize(judged, case.spec, trouble=ended.trouble),
+        baseline=excerpt,
+    )
+
+
+def _run(case: _Case, reporter: Reporter) -> _Ended:
+    """Run the payload in the image, then start the image as its users do."""
+    asked, facts, selected, spec = case.asked, case.facts, case.selected, case.spec
     archive = payload_archive()
     reporter.step(f"verify: {counted(len(selected), 'check')}")
-    argv = (*_python(plan, on_host=on_host), *_arguments(asked, selected))
+    argv = (*_python(case.plan, on_host=case.on_host), *_arguments(asked, selected))
     files = {f"{FOLDER}/payload.pyz": archive, f"{FOLDER}/spec.json": json.dumps(spec).encode()}
     files |= {f"{FOLDER}/code/{name}": source for name, source in (asked.data.code if asked.data else {}).items()}
     pressure = Pressure()
     limits = _limits(asked, selected, spec, pressure)
     counting = CountingChecks(reporter, selected, notes=_NOTES if asked.data else 0)
     # By ID, because the tag may move meanwhile.
-    target = InEngine(name=facts.id) if facts.id and not on_host else image
+    target = InEngine(name=facts.id) if facts.id and not case.on_host else case.image
+    run = case.runner.run
     ended = _ended(
-        lambda: _public(runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=counting), asked.data),
+        lambda: _public(run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=counting), asked.data),
         spec["nonce"],
         pressure,
     )
     if asked.on_trace is not None:
         asked.on_trace(ended.document)
-    launched: tuple[Judged, ...] = ()
     # S05 and S06 time nothing, so launches for a comparison leave them out.
-    if not on_host and ended.result is not None and asked.launch is None:
-        launched = launch_checks(
-            lambda command, cage: runner.run(
-                target,
-                command,
-                {},
-                gpus=None,
-                limits=replace(cage, memory_mb=asked.memory_mb),
-                reporter=reporter,
-                entrypoint=True,
-            ),
-            entrypoint=facts.entrypoint,
-            prefix=spec["prefix"],
-            nonce=spec["nonce"],
-        )
+    if case.on_host or ended.result is None or asked.launch is not None:
+        return ended
+
+    def start(command: Sequence[str], own: RunLimits) -> RunResult:
+        limits = replace(own, memory_mb=asked.memory_mb)
+        return run(target, command, {}, gpus=None, limits=limits, reporter=reporter, entrypoint=True)
+
+    launched = launch_checks(start, entrypoint=facts.entrypoint, prefix=spec["prefix"], nonce=spec["nonce"])
+    return replace(ended, launched=launched)
+
+
+def _judge(case: _Case, ended: _Ended, baseline: Mapping[str, Any] | None, *, trusted: bool) -> tuple[Judged, ...]:
+    """Judge the image as inspected, its starts, the payload's document, and its metrics against the baseline."""
     absent = absent_because(ended.trouble if ended.document is None else None)
-    env = ended.document["env"] if ended.document is not None else {}
-    suite = suite_digest()
-    prints = fingerprint(env, tier=asked.tier, suite_sha256=suite, launch=asked.launch, data=spec.get("data"))
-    trusted = prints["hw"] not in asked.distrusted
+    missing = case.isolation.missing
     judged = (
-        *(() if on_host else static_checks(facts, plan)),
-        *launched,
+        *(() if case.on_host else static_checks(case.facts, case.plan)),
+        *ended.launched,
         *judge(
-            ended.document, spec, selected, judges(), absent=absent, trust_timing=trusted, missing=isolation.missing
+            ended.document, case.spec, case.selected, judges(), absent=absent, trust_timing=trusted, missing=missing
         ),
-        *not_selected(catalog.select(asked.tier), selected),
+        *not_selected(catalog.select(case.asked.tier), case.selected),
     )
-    result = ended.result
-    run = RunFacts(
+    return (*judged, *held_to(judged, baseline))
+
+
+def _run_facts(case: _Case, ended: _Ended, suite: str, *, trusted: bool) -> RunFacts:
+    asked, result = case.asked, ended.result
+    return RunFacts(
         id=str(uuid.uuid4()),
-        started=started.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        duration_s=time.monotonic() - begin,
+        started=case.started.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        duration_s=time.monotonic() - case.begin,
         tier=asked.tier,
         suite_sha256=suite,
         argv=without_folder(asked.argv),
-        runner=runner.name,
-        isolation=isolation.to_json(),
+        runner=case.runner.name,
+        isolation=case.isolation.to_json(),
         gpus=asked.gpus,
-        selected=tuple(entry.id for entry in selected),
+        selected=tuple(entry.id for entry in case.selected),
         exit_code=None if result is None else result.exit_code,
         stderr_tail=_tail(result.stderr) if result is not None and ended.trouble is not None else (),
         launch=asked.launch,
         trouble=ended.trouble,
         timing_trusted=trusted,
     )
-    subject = {
-        "image": image.typed,
+
+
+def _subject(case: _Case) -> dict[str, Any]:
+    """Return what the record says of the image."""
+    plan, facts = case.plan, case.facts
+    return {
+        "image": case.image.typed,
         "id": facts.id or None,
-        "tags": list(inspected.get("tags") or ()),
+        "tags": list(case.tags),
         "plan": plan.digest if plan else None,
         "name": plan.name if plan else None,
         "architecture": facts.architecture or None,
         "size_bytes": facts.size,
-        "promise": promise_of(plan).to_json() if plan and not on_host else None,
+        "promise": promise_of(plan).to_json() if plan and not case.on_host else None,
     }
-    excerpt = None
-    if asked.baseline is not None:
-        excerpt = asked.baseline.excerpt(prints)
-        judged = (*judged, *held_to(judged, excerpt))
-    summary = summarize(judged, spec, trouble=ended.trouble)
-    return build_record(
-        run=run,
-        subject=subject,
-        spec=spec,
-        document=ended.document,
-        judged=judged,
-        summary=summary,
-        baseline=excerpt,
-    )
 
 
 def absent_because(trouble: Trouble | None) -> Finding:
