@@ -54,7 +54,7 @@ from envkit.pipeline.building import BuildRequest, BuildResult, Watcher
 from envkit.pipeline.building import build as build_image
 from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.locking import LockRequest, lock_alone, probe_of
-from envkit.pipeline.pushing import PushAfterBuild
+from envkit.pipeline.publish import Push
 from envkit.pipeline.resolving import asked, facts_of, fields_here, resolution_of
 from envkit.pipeline.verification import VerifyRequest
 from envkit.plan.model import BuildPlan
@@ -339,7 +339,7 @@ def build(
     )
     # The phase is always the same, because only the command line's reporter knows the current step.
     deadline = Deadline(checked.timeout_s, lambda: "build")
-    result = build_image(request, PushAfterBuild(settings=loaded), reporter, deadline, Watcher())
+    result = build_image(request, Push(settings=loaded), reporter, deadline, Watcher())
     if result.record is not None:
         verification.keep_record(result.record, state_dir())
     return result

@@ -35,7 +35,7 @@ from envkit.ground.settings import ENGINES, either
 if TYPE_CHECKING:
     from envkit.engines.model import BuildOptions
     from envkit.ground.settings import Settings
-    from envkit.pipeline.pushing import PushAfterBuild
+    from envkit.pipeline.publish import Push
     from envkit.pipeline.resolving import Asked
     from envkit.plan.model import BuildPlan
 
@@ -208,7 +208,7 @@ class BuildFlags:
             output=self.output,
             offline=self.offline,
             compression=self.compression,
-            # With --push these two belong to the push (envkit.pipeline.pushing).
+            # With --push these two belong to the push (envkit.pipeline.publish).
             replace_tag=self.registry.replace_tag and not self.push,
             mount_from=() if self.push else self.registry.mount_from,
             no_cache=self.no_cache,
@@ -244,23 +244,24 @@ class BuildFlags:
         assert self.plan_file is not None
         return read_plan(self.plan_file)
 
-    def push_after(self, settings: Settings) -> PushAfterBuild:
+    def push_after(self, settings: Settings) -> Push:
         """Return the registry tags that the image is pushed to after the build.
 
         Raises:
             UsageError: a tag does not name a registry, there is no tag, or --output is given, too.
         """
-        from envkit.pipeline.pushing import PushAfterBuild, RegistryOptions, parse_name, targets_of_names
+        from envkit.pipeline.publish import Push, parse_name, targets_of_names
 
         if not self.push:
-            return PushAfterBuild(settings=settings)
+            return Push(settings=settings)
         exclude(push=self.push, output=self.output)
         if not self.tags:
             raise UsageError("--push needs a tag to push to", hint=_PUSH_EXAMPLE)
-        return PushAfterBuild(
+        return Push(
             settings=settings,
             targets=targets_of_names([parse_name(tag, "-t") for tag in self.tags]),
-            options=RegistryOptions(replace_tag=self.registry.replace_tag, mount_from=tuple(self.registry.mount_from)),
+            replace_tag=self.registry.replace_tag,
+            mount_from=tuple(self.registry.mount_from),
         )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envkit.image.name import ImageName
-    from envkit.pipeline.pushing import PushResult, Tagging, Target
+    from envkit.pipeline.publish import PushResult, Tagging, Target
 
 SCHEMA = "envkit.push/1"
 
@@ -74,7 +74,7 @@ class PushFlags:
             UsageError: REF or a tag is invalid, or REF has a tag despite --no-tag.
         """
         from envkit.image.name import split_tag
-        from envkit.pipeline.pushing import Target, parse_name
+        from envkit.pipeline.publish import Target, parse_name
 
         first = parse_name(self.reference, "REF")
         repository = replace(first, tag=None)
@@ -120,7 +120,7 @@ def command(flags: PushFlags) -> int:
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.assemble.outputs import repositories
     from envkit.ground.paths import state_dir
-    from envkit.pipeline.pushing import PushRequest, RegistryOptions, push
+    from envkit.pipeline.publish import Push, push
 
     out = flags.document.target()
     exclude(no_tag=flags.no_tag, unverified=flags.unverified, record=flags.record)
@@ -131,16 +131,14 @@ def command(flags: PushFlags) -> int:
     deadline = deadline_of(flags.timeout, reporter)
     with closing(reporter), deadline.holds():
         image, engine = flags.source(state)
-        request = PushRequest(
-            image=image,
-            engine=engine,
-            target=target,
-            options=RegistryOptions(replace_tag=flags.registry.replace_tag, mount_from=flags.registry.mount_from),
+        to = Push(
             settings=load_settings({"engine": flags.engine}),
-            verified=not (flags.no_tag or flags.unverified),
-            record=flags.record,
+            targets=(target,),
+            replace_tag=flags.registry.replace_tag,
+            mount_from=flags.registry.mount_from,
         )
-        result = push(request, state, reporter)
+        is_required = not (flags.no_tag or flags.unverified)
+        result = push(image, engine, to, state, reporter, verified=is_required, record=flags.record)
     return _publish(result, out)
 
 
@@ -182,7 +180,7 @@ def report_tags(tags: Sequence[Tagging]) -> None:
     Raises:
         EnvkitError: a registry refused a tag; the first such error.
     """
-    from envkit.pipeline.pushing import unchanged
+    from envkit.pipeline.publish import unchanged
 
     for tagging in sorted(tags, key=lambda tag: tag.error is not None):
         if tagging.why_not is None:

@@ -56,7 +56,7 @@ def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
 
 
 def _build(task: BuildTask, reporter: Reporter) -> Outcome:
-    from envkit.pipeline import building, pushing  # noqa: PLC0415 - takes 0.1 s to import
+    from envkit.pipeline import building, publish  # noqa: PLC0415 - takes 0.1 s to import
     from envkit.pipeline.verification import verification_lock  # noqa: PLC0415
 
     request, state = request_of(task), paths.state_dir()
@@ -64,15 +64,15 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     builder = building.choose_builder(request, Silent())
     lock = _lock(task, request, reporter)
     own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
-    pending = existing_images.PendingImage(builder, options, own_tag=own_tag, state=state, verify=task.verify)
-    if not options.no_cache and not pending.is_marked:
+    publication = publish.Publication(builder, options, own_tag=own_tag, state=state, verify=task.verify)
+    if not options.no_cache and not publication.is_marked:
         existing = existing_images.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
         if existing is not None:
-            existing_images.set_output_tag(existing, options, own_tag)
+            publication.again(existing.place, existing.digest)
             return _outcome(task, PRESENT, 0, digest=existing.digest, place=existing.place)
     building.keep_inputs(plan, lock, state)
     built, record = building.build_and_verify(
-        replace(request, options=pending.begin()),
+        replace(request, options=publication.begin()),
         builder,
         lock,
         reporter,
@@ -80,10 +80,7 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     )
     verified = record is None or record.exit_code == 0
     if verified:
-        pending.end(built)
-        built = pushing.deliver(built, options, reporter)
-    if verified and built.pushed is not None:
-        existing_images.tag(str(built.digest), options, own_tag)
+        built = publication.end(built, reporter)
     done = _outcome(
         task, BUILT if verified else UNPROVED, 0 if record is None else record.exit_code,
         digest=built.digest, place=built.pushed or built.place or built.id,

@@ -27,7 +27,7 @@ from envkit.ground.text import neutral
 from envkit.image.name import InLayout
 from envkit.lock.model import FILE
 from envkit.lock.store import store_lock
-from envkit.pipeline import choosing, locking, pushing
+from envkit.pipeline import choosing, locking, publish
 from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.machine import memory_of, name_and_engine
 from envkit.pipeline.verification import VerifyRequest, check_runner, subject_of, verify
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
-    from envkit.pipeline.pushing import PushAfterBuild, Tagging
+    from envkit.pipeline.publish import Push, Tagging
     from envkit.pipeline.resolving import Asked
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner
@@ -218,9 +218,7 @@ def require_lock(lock: Lock | None, request: BuildRequest) -> None:
         raise LockError("--offline needs a lock that fits this request", hint=request.lock_command)
 
 
-def build(
-    request: BuildRequest, push: PushAfterBuild, reporter: Reporter, deadline: Deadline, watcher: Watcher
-) -> BuildResult:
+def build(request: BuildRequest, push: Push, reporter: Reporter, deadline: Deadline, watcher: Watcher) -> BuildResult:
     """Lock, build, verify, tag and push one image, and record it as the last one built for `envkit verify`.
 
     Args:
@@ -271,8 +269,7 @@ def build(
         replace(request, options=options), builder, lock, reporter, deadline=deadline, built=built_is_known
     )
     with deadline.holds():
-        first = pushing.tag_pushed(image, options, record, reporter)
-        tags = push.end(*name_and_engine(image), record, first, reporter)
+        tags = push.end(image, options, record, reporter)
     return BuildResult(image=image, plan=plan, record=record, tags=tags)
 
 
@@ -316,7 +313,7 @@ def build_and_verify(
         return image, None
     name, engine = name_and_engine(image)
     verify_options = Options(allow_cpu=request.allow_cpu, argv=tuple(sys.argv))
-    with pushing.tag_explained(image, options), exclusive(), contextlib.ExitStack() as until:
+    with publish.tag_explained(image, options), exclusive(), contextlib.ExitStack() as until:
         to_verify = VerifyRequest(
             image=name, options=verify_options, plan=plan, engine=engine, tier=request.tier, built=True
         )

@@ -114,7 +114,7 @@ def image_of(
     from envkit.engines.model import BuildOptions  # noqa: PLC0415
     from envkit.pipeline.building import BuildRequest, Watcher, build, engine_name, last_of, options_here  # noqa: PLC0415
     from envkit.pipeline.deadline import Deadline  # noqa: PLC0415
-    from envkit.pipeline.pushing import PushAfterBuild  # noqa: PLC0415
+    from envkit.pipeline.publish import Push  # noqa: PLC0415
 
     for line in said:
         reporter.note(line)
@@ -131,7 +131,7 @@ def image_of(
         allow_cpu=True,
     )
     no_limit = Deadline(None, lambda: "")
-    result = build(request, PushAfterBuild(settings=settings), reporter, no_limit, Watcher())
+    result = build(request, Push(settings=settings), reporter, no_limit, Watcher())
     made = ProjectImage(image=last_of(result.plan, result.image), plan=result.plan, record=result.record)
     if made.is_usable:
         with contextlib.suppress(OSError):  # the next run builds it again, from cached layers

@@ -112,7 +112,7 @@ NAMES: dict[str, set[str]] = {
     # Names in registries: of a base in a plan or a lock, of FROM, of a target of a push, of a label, of `--registry`.
     "parse_reference": {
         "envkit.assemble.base", "envkit.assemble.outputs", "envkit.cli.attest", "envkit.engines.labels",
-        "envkit.engines.locked_base", "envkit.export.model", "envkit.pipeline.pushing", "envkit.project.bases",
+        "envkit.engines.locked_base", "envkit.export.model", "envkit.pipeline.publish", "envkit.project.bases",
     },
 }  # fmt: skip
 """Modules that parse the text of an image's name with `envkit.image.name`; each says where text comes in."""

@@ -25,12 +25,14 @@ from envkit.fleet.names import hash_tag
 from envkit.ground.process import pids
 from envkit.image.name import parse_reference
 from envkit.lock.store import digest_of
+from envkit.pipeline.publish import Publication
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.faults import Proxy, proxy_before
 from tests.engines.oci_images import registry
 from tests.engines.small_channel import PYTHONS, TORCHES, Channel, channel
 from tests.engines.test_registry_output import held
+from tests.support.heard import Heard
 from tests.support.locks import lock_for
 from tests.support.pids import all_end
 from tests.support.plans import shipped_plan
@@ -380,14 +382,15 @@ def test_an_engine_has_the_image_already(
         assert found() is None
         engine.tag(made, f"{name}:{own_tag}")
         assert found() == existing_images.ExistingImage(digest=None, place=made)
+        publication = Publication(builder, wanted, own_tag=own_tag, state=tmp_path)
+        publication.again(made, None)
         named = engine.local(f"{name}:a")
         assert named is not None
         assert named.id == made
         subprocess.run([place.docker_client or "docker", "rmi", f"{name}:{own_tag}"], capture_output=True, check=True)
-        pending = existing_images.PendingImage(builder, wanted, own_tag=own_tag, state=tmp_path)
-        assert pending.begin() == wanted  # the engine gives the name that says what is in it after the verification
+        assert publication.begin() == wanted  # the engine gives the name that says what is in it after the verification
         assert found() is None
-        pending.end(image_of(made))
+        publication.end(image_of(made), Heard())
         assert found() == existing_images.ExistingImage(digest=None, place=made)
     finally:
         tags = [f"{name}:{own_tag}", f"{name}:a"]

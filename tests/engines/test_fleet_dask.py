@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from envkit.engines.builder import EngineBuilder
+from envkit.engines.by_name import ENGINES
 from envkit.engines.model import BaseImage, BuildOptions, BuiltImage
-from envkit.fleet import build_task, dask_pool, existing_images, schedule
+from envkit.fleet import build_task, dask_pool, schedule
 from envkit.fleet.cluster import Placement
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.dask_pool import DaskPool
@@ -24,7 +26,7 @@ from envkit.fleet.model import BuildTask, Outcome
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
 from envkit.image.name import parse_reference
-from envkit.pipeline import pushing
+from envkit.pipeline.publish import Publication
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.certificates import authority
@@ -339,18 +341,19 @@ def test_two_images_on_three_machines_are_one_matrix(three: Cluster, host: str, 
     assert all(row.count("FAIL") == 3 for row in rows)
 
 
-def test_what_an_engine_built_goes_to_the_registry(host: str, images: Callable[[str], str], heard: Heard) -> None:
+def test_what_an_engine_built_goes_to_the_registry(
+    host: str, images: Callable[[str], str], heard: Heard, tmp_path: Path
+) -> None:
     ident = images("docker")
     made = BaseImage(reference="x", digest=None, origin="local", name="x")
     built = BuiltImage(
         id=ident, tags=(), engine="docker", size=1, base=made, plan_digest="sha256:0", labels=(), duration_s=0,
         log_file=None,
     )  # fmt: skip
-    assert pushing.deliver(built, BuildOptions(), heard) == built
+    builder = EngineBuilder(ENGINES["docker"]("docker"), state=tmp_path)
+    assert Publication(builder, BuildOptions(), own_tag="abc", state=tmp_path).end(built, heard) == built
     options = BuildOptions(output=f"registry:{host}/team/docker:1")
-    sent = pushing.deliver(built, options, heard)
+    sent = Publication(builder, options, own_tag="abc", state=tmp_path).end(built, heard)
     assert sent.pushed == f"{host}/team/docker@{sent.digest}"
     assert held(sent.pushed) == sent.digest
-    assert held(f"{host}/team/docker:1") is None
-    existing_images.tag(str(sent.digest), options, "abc")
     assert held(f"{host}/team/docker:1") == held(f"{host}/team/docker:abc") == sent.digest

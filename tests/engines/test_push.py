@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,7 @@ from envkit.ground.errors import EngineError
 from envkit.ground.settings import load
 from envkit.image import spec
 from envkit.image.layout import write_layout
-from envkit.image.name import InEngine, InLayout, parse_reference
-from envkit.pipeline.pushing import Tagging
+from envkit.image.name import parse_reference
 from envkit.registry.registry import Manifest, Registry
 from envkit.registry.transport import Transport
 from envkit.verify.record import seal
@@ -30,6 +30,7 @@ from tests.support.flags import build_flags
 from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.support.records import cpu_record, gpu_record, passed_record
+from tests.unit.cli.test_build import BUILT
 from tests.world.world import World
 
 pytestmark = pytest.mark.engine
@@ -224,8 +225,11 @@ def test_a_name_that_was_set_before_another_one_failed_is_told_as_set(
     assert push(taken, "--image", f"oci:{tmp_path}/other/layout", "--unverified").returncode == 0
     typed = ("--push", "-t", name, "-t", f"{name}b", "-t", taken, "-t", last)
     asked = build_flags(*typed).push_after(load({}, os.environ, tmp_path))
-    for first in (None, Tagging(image="embedded", tag=name)):
-        tags = asked.end(InLayout(path=tmp_path / "layout"), "embedded", None, first, Heard())
+    ready = replace(BUILT, engine="embedded", place=f"oci:{tmp_path}/layout", digest=image.digest)
+    sent = replace(ready, pushed=f"{name.rpartition(':')[0]}@{image.digest}")
+    # The first push sends the image; then it is as if the build had sent it.
+    for made, options in ((ready, BuildOptions()), (sent, BuildOptions(output=f"registry:{name}"))):
+        tags = asked.end(made, options, None, Heard())
         assert [one.tag for one in tags] == [name, f"{name}b", taken, last]
         assert [one.why_not is None for one in tags] == [True, True, False, False]
         assert [config(held(one)) for one in (name, f"{name}b")] == [image.id] * 2
@@ -244,7 +248,7 @@ def test_a_build_pushes_what_its_engine_made(
     options, plan = BuildOptions(), shipped_plan("cu126")
     assert asked.begin("docker", options, plan, heard) is options
     ident = built(ENGINES["docker"](place.docker_client or "docker"), tmp_path)
-    tags = asked.end(InEngine(name=ident), "docker", None, None, heard)
+    tags = asked.end(replace(BUILT, id=ident), options, None, heard)
     assert [(one.tag, one.why_not) for one in tags] == [(name, None), (f"{name}b", None), (other, None)]
     assert [config(held(one)) for one in (name, f"{name}b", other)] == [ident] * 3
     assert any(note.startswith("pushed ") and note.endswith(" mounted") for note in heard.notes)

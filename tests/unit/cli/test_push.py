@@ -10,7 +10,7 @@ from envkit.cli.declare import gather
 from envkit.cli.main import run
 from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.image.name import parse_reference
-from envkit.pipeline.pushing import PushResult, Sent, Tagging, Target, targets_of_names
+from envkit.pipeline.publish import PushResult, Sent, Tagging, Target, targets_of_names
 from envkit.registry.push import Pushed
 from envkit.run.source import Source
 from envkit.verify.verified import VerifiedBy

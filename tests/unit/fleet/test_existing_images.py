@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.engines.model import BaseImage, BuildOptions, BuiltImage
+from envkit.engines.model import BuildOptions
 from envkit.fleet import existing_images
 from envkit.lock.store import digest_of
 from tests.support.file_images import Packed, write_layout
@@ -14,10 +14,6 @@ from tests.support.plans import shipped_plan
 
 PLAN = shipped_plan("cpu")
 LOCK = lock_for(PLAN)
-BUILT = BuiltImage(
-    id="x", tags=(), engine="embedded", size=1, base=BaseImage(reference="x", digest=None, origin="local", name="x"),
-    plan_digest=PLAN.digest, labels=(), duration_s=0, log_file=None,
-)  # fmt: skip
 LABELS = {"envkit.plan": PLAN.digest, "envkit.lock": digest_of(LOCK)}
 
 
@@ -60,34 +56,3 @@ def test_a_layout_that_lacks_a_layer_is_built_again(layout: Path, tmp_path: Path
     for blob in (layout / "blobs" / "sha256").iterdir():
         blob.unlink()
     assert found(tmp_path, BuildOptions(output=f"oci:{layout}")) is None
-
-
-def test_an_image_is_owed_its_verification_until_that_ends_well(tmp_path: Path) -> None:
-    builder = EmbeddedBuilder(state=tmp_path, cache=tmp_path / "cache")
-    for output, mark in (
-        (f"oci:{tmp_path}/out/a", tmp_path / "out" / "a.unproved"),
-        (None, tmp_path / "images" / "envkit_cpu_a.unproved"),
-        (f"docker-archive:{tmp_path}/a.tar", None),
-        ("registry:registry.example.com/team/a:1", None),
-    ):
-        options = BuildOptions(tags=("envkit/cpu:a",), output=output)
-        pending = existing_images.PendingImage(builder, options, own_tag="012", state=tmp_path)
-        assert not pending.is_marked
-        assert pending.begin().tags == ("envkit/cpu:a", "envkit/cpu:012")
-        assert pending.is_marked == (mark is not None and mark.is_file())
-        assert pending.is_marked == (mark is not None)
-        unasked = existing_images.PendingImage(builder, options, own_tag="012", state=tmp_path, verify=False)
-        assert not unasked.is_marked
-        unasked.end(BUILT)
-        assert pending.is_marked == (mark is not None)
-        pending.end(BUILT)
-        assert not pending.is_marked
-
-
-def test_names_in_an_engine() -> None:
-    assert existing_images.with_hash((), "0" * 12) == ()
-    assert existing_images.with_hash(("envkit/cpu:a", "b"), "012") == ("envkit/cpu:a", "b", "envkit/cpu:012")
-    assert (
-        existing_images.with_hash(("registry.example.com:5000/cpu",), "012")[1] == "registry.example.com:5000/cpu:012"
-    )
-    assert existing_images.with_hash(("cpu:1",), "012")[1] == "cpu:012"
