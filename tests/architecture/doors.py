@@ -133,3 +133,14 @@ NAMESAKES = {
     "envkit.image.archive", "envkit.image.layout",  # folders of the image formats
 }  # fmt: skip
 """Modules with folders that have the name of one of the cache's."""
+
+TAG_SETTERS = {
+    "the primitive, an image by its digest, and the index of what is attached to an image": {
+        "envkit.registry.tagging", "envkit.registry.push", "envkit.registry.referrers",
+    },
+    "a name of an image in an engine: the engines, and a build before its verification": {
+        "envkit.engines.buildkit", "envkit.engines.builder", "envkit.engines.docker",
+    },
+    "the tags of verified images": {"envkit.pipeline.publish"},
+}  # fmt: skip
+"""Modules that store manifests in registries or name images in engines, each with what it is that they name."""

@@ -28,6 +28,7 @@ _DECLARE = {"option", "flag", "argument", "group", "quiet_option", "verbose_opti
 _CACHES = {"cache", "_cache"}
 _JOINS = {"joinpath", "iterdir", "glob", "rglob", "walk"}  # of a path
 _WALKS = {"walk", "fwalk", "scandir", "listdir"}  # of os
+_TAG_SETTERS = {"move_tag", "put_manifest"}
 _STORE_WRITERS = ("write_atomic", "write_new", "replacing")
 # What names of images begin with, and what all but an engine's bear as their kind.
 _NAME_PREFIX = re.compile(r"(oci|docker-archive|docker-daemon|sif|registry):")
@@ -188,6 +189,11 @@ def callers(found: list[Module], source: str, name: str) -> set[str]:
     """Return the modules that define a name or import it from `source`, and call it."""
     calling = {one.name for one in found if any(_called(node) == name for node in nodes(one.tree))}
     return calling & (takers(found, source, name) | {source})
+
+
+def tag_setters(found: list[Module]) -> set[str]:
+    """Return the modules that set a tag: they store a manifest, move a tag in a registry, or name an engine's image."""
+    return {one.name for one in found if any(map(_sets_tag, nodes(one.tree)))}
 
 
 def whiteout_readers(found: list[Module]) -> set[str]:
@@ -610,6 +616,16 @@ def _finds_cache(node: ast.AST) -> bool:
         used = [node.right]
     texts = [one.value for one in used if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     return any(text == "XDG_CACHE_HOME" or re.match(r"(~/)?\.cache(/|$)", text) for text in texts)
+
+
+def _sets_tag(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return any(alias.name in _TAG_SETTERS for alias in node.names)
+    if not isinstance(node, ast.Call):
+        return False
+    # `engine.tag(image, name)`; others of this name take one argument at most.
+    names_image = isinstance(node.func, ast.Attribute) and node.func.attr == "tag" and len(node.args) > 1
+    return names_image or _called(node) in _TAG_SETTERS
 
 
 def _knows_whiteouts(node: ast.AST) -> bool:

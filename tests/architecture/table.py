@@ -51,6 +51,7 @@ def rows(folder: Path) -> list[Row]:
     counts = [
         ("modules that parse an image's name", measures.name_parsers(package)),
         ("modules that raise a list of errors without Faults", measures.fault_lists(package)),
+        ("modules that tag verified images", measures.takers(package, "envkit.registry.tagging", "move_tag")),
         ("implementations: does a build run on this GPU", measures.gpu_rules(package)),
         ("implementations: what a PCIe lane carries", measures.lane_tables(package)),
         ("modules that write layers into the cache", layers & measures.writers(package)),

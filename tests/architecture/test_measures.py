@@ -135,6 +135,21 @@ def test_a_second_way_to_the_cache_is_seen(tmp_path: Path, second: str) -> None:
 @pytest.mark.parametrize(
     "second",
     [
+        "from made.tagging import move_tag\ndef f(reference):\n    move_tag(reference, 'sha256:0', None)",
+        "def f():\n    from made.tagging import move_tag as move",
+        "from made import tagging\ndef f(reference):\n    tagging.move_tag(reference, 'sha256:0', None)",
+        "def f(registry, reference):\n    registry.put_manifest(reference, b'', 'json')",
+        "def f(self, built):\n    self._engine.tag(built.id, 'train:1')",
+    ],
+)
+def test_a_second_way_to_set_a_tag_is_seen(tmp_path: Path, second: str) -> None:
+    none = "from made.tagging import check_tag\ncheck_tag(1)\nimage.tag('x')\nTEXT = 'move_tag(a, b)'\ntag(1, 2)"
+    assert measures.tag_setters(package(tmp_path, none=none, second=second)) == {"made.second"}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
         "NAMES = {'linux-64': 'amd64', 'linux-aarch64': 'arm64'}",
         "def name(machine):\n    return 'amd64' if machine == 'x86_64' else 'arm64'",
         "BOTH = ('x86_64', 'aarch64')",

@@ -119,6 +119,12 @@ def test_one_module_knows_what_a_pcie_lane_carries(package: list[measures.Module
     assert measures.lane_tables(package) == {"envkit.checks.thresholds"}
 
 
+def test_one_module_tags_verified_images(package: list[measures.Module]) -> None:
+    """Builds, pushes and fleets call it; elsewhere, a tag would move before the verification or past a refusal."""
+    assert measures.tag_setters(package) == set().union(*doors.TAG_SETTERS.values())
+    assert measures.takers(package, "envkit.registry.tagging", "move_tag") == {"envkit.pipeline.publish"}
+
+
 def test_one_class_collects_the_errors_of_a_document(package: list[measures.Module]) -> None:
     """A reader takes `Faults`, and describes the fields of its document as `envkit.ground.records` has them."""
     assert measures.fault_lists(package) == set().union(*doors.FAULT_LISTS.values())
