@@ -1,6 +1,6 @@
 """What becomes of the tags of a build: they are set after verification, and a tag that is not says why."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,8 @@ from envkit.ground.errors import EngineError, UsageError
 from envkit.ground.settings import Settings, load
 from envkit.image.name import Reference
 from envkit.image.spec import sha256
-from envkit.pipeline.publish import Publication, Push, Tagging, tag_explained, with_hash
+from envkit.pipeline.publish import Publication, Push, Sent, Tagging, tag_explained, with_hash
+from envkit.registry.push import Pushed
 from envkit.registry.registry import Manifest, Registry
 from envkit.verify.record import Record
 from tests.support.flags import build_flags
@@ -206,6 +207,29 @@ def test_a_tag_of_another_image_stays_unless_it_may_be_replaced(tags: Tags) -> N
     assert (str(kept.hint).partition(" ")[0], tags.set) == ("--replace-tag", [])
     (moved,) = push.end(SENT, output("taken", replace_tag=True), None, Heard())
     assert (moved.why_not, tags.set) == (None, ["taken"])
+
+
+@pytest.mark.parametrize("is_sent", [False, True], ids=["engine", "embedded"])
+def test_tags_that_were_set_before_a_failure_are_told_as_set(
+    tags: Tags, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_sent: bool
+) -> None:
+    def send(*_: object, **__: object) -> Iterator[Sent]:
+        pushed = Pushed(reference=str(SENT.pushed), digest=IMAGE, sent=0, mounted=0, present=1)
+        yield Sent(id=BUILT.id, pushed=pushed, tags=(Tagging(image="again", tag=ONE), Tagging(image="new", tag=TWO)))
+        raise EngineError("the registry refuses", hint="docker login")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("envkit.pipeline.publish.find_source", lambda *_, **__: None)
+    monkeypatch.setattr(Push, "send", send)
+    push = replace(asked(ONE, TWO, "registry.example.com/other:1"), settings=settings())
+    built, options = (SENT, output("1")) if is_sent else (BUILT, BuildOptions())
+    one, two, other = push.end(built, options, None, Heard())
+    # What the build itself pushed is told once, as its own tag was set.
+    assert (one.tag, one.image, tags.set) == ((ONE, SENT.pushed, ["1"]) if is_sent else (ONE, "again", []))
+    assert [(tag.tag, tag.image, tag.why_not, tag.hint) for tag in (two, other)] == [
+        (TWO, "new", None, None),
+        ("registry.example.com/other:1", None, "the registry refuses", "docker login"),
+    ]
 
 
 class Named:
