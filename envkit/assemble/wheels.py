@@ -23,6 +23,7 @@ from envkit.ground.cache import DOWNLOADS, LISTINGS
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import cores
 from envkit.ground.progress import counted
+from envkit.ground.sizes import shown_size
 from envkit.image.deflate import crc32
 from envkit.lock.index_locations import authorization
 from envkit.lock.model import Wheel
@@ -179,7 +180,7 @@ class Wheels:
         self, wheels: Sequence[Wheel], waiting: list[Group], progress: Progress, ready: Callable[[Group], object]
     ) -> None:
         total = sum(wheel.size for wheel in wheels)
-        self._reporter.step(f"download {counted(len(wheels), 'wheel')} ({total / 1e6:.0f} MB)")
+        self._reporter.step(f"download {counted(len(wheels), 'wheel')} ({shown_size(total)})")
 
         def on_bytes(done: int, total: int) -> None:
             progress.check()

@@ -21,6 +21,7 @@ from envkit.ground.errors import (
 )
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.platforms import platform
+from envkit.ground.sizes import shown_size
 from envkit.image import rpm
 from envkit.image.document import exposed_ports
 from envkit.image.name import ImageName, InEngine, InRegistry
@@ -150,7 +151,7 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
         left = sum(opened.cost(index) for index in range(len(opened.layers)))
         why = "no longer matches its lock" if listed.folder_removed else "has no lock in its small layers"
         notes.append(
-            f"{text} {why}, so its packages were not read (--layers reads them and downloads {left / 1e6:.0f} MB)"
+            f"{text} {why}, so its packages were not read (--layers reads them and downloads {shown_size(left)})"
         )
         return replace(content, notes=tuple(notes))
     if packages.unlisted(listed.files):

@@ -15,7 +15,7 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, new_command, new_group, option
 from envkit.cli.options import PATH, ProgressOptions, progress_options
-from envkit.ground.sizes import parse_size
+from envkit.ground.sizes import parse_size, shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,9 +114,9 @@ def command(flags: CacheFlags) -> None:
     for row, meaning in ROWS.items():
         own = [entry for entry in kept if entry.row == row]
         if own:
-            rows.append((row, str(len(own)), _text(_bytes(own)), _age(now - own[-1].used), _age(now - own[0].used),
+            rows.append((row, str(len(own)), shown_size(_bytes(own)), _age(now - own[-1].used), _age(now - own[0].used),
                          meaning))  # fmt: skip
-    rows.append(("all", str(len(kept)), _text(_bytes(kept)), "", "", f"below {cache}, images below {state}"))
+    rows.append(("all", str(len(kept)), shown_size(_bytes(kept)), "", "", f"below {cache}, images below {state}"))
     show_table(("what", "entries", "size", "last used", "first used", ""), rows)
 
 
@@ -188,7 +188,7 @@ def export_command(flags: ExportFlags) -> None:
     lock = read_lock(Path(flags.locked))
     with closing(flags.progress.reporter()) as reporter:
         size = cache_archive.export(lock, _folders()[0], flags.file, reporter)
-    click.echo(f"{flags.file}: {_text(size)}, with the lock and a README")
+    click.echo(f"{flags.file}: {shown_size(size)}, with the lock and a README")
 
 
 @new_command("import", ImportFlags, parent=command)
@@ -219,7 +219,7 @@ def _confirmed(rule: Any) -> bool:
     removed = chosen(entries(*_folders()), rule, time.time())
     if _bytes(removed) <= _CONFIRM_FROM:
         return True
-    return click.confirm(f"Remove {len(removed)} entries ({_text(_bytes(removed))})?", err=True)
+    return click.confirm(f"Remove {len(removed)} entries ({shown_size(_bytes(removed))})?", err=True)
 
 
 def _folders() -> tuple[Path, Path]:
@@ -229,11 +229,11 @@ def _folders() -> tuple[Path, Path]:
 
 
 def _summary_of(done: Pruned) -> str:
-    lines = [f"removed {len(done.removed)} entries, freed {_text(done.freed)}"]
+    lines = [f"removed {len(done.removed)} entries, freed {shown_size(done.freed)}"]
     if done.held:
-        lines.append(f"another {_text(done.held)} stays on disk, because images use the same files")
+        lines.append(f"another {shown_size(done.held)} stays on disk, because images use the same files")
     if done.in_use:
-        lines.append(f"{len(done.in_use)} entries ({_text(_bytes(done.in_use))}) are in use and were kept")
+        lines.append(f"{len(done.in_use)} entries ({shown_size(_bytes(done.in_use))}) are in use and were kept")
     return "\n".join(lines)
 
 
@@ -249,10 +249,6 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _bytes(rows: Sequence[Entry]) -> int:
     return sum(entry.size for entry in rows)
-
-
-def _text(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"  # noqa: PLR2004 - SI units
 
 
 def _age(seconds: float) -> str:

@@ -13,6 +13,7 @@ import click
 
 from envkit.cli.declare import verbosity
 from envkit.ground.progress import Forwarding, Reporter, Silent
+from envkit.ground.sizes import shown_pair, shown_size
 from envkit.ground.text import folded, neutral
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def amount(done: int, total: int | None, rate: float | None) -> str:
     """Return the progress as text: a count of steps, or MB for bytes, with `rate` (bytes per second) if known."""
     if max(done, total or 0) < _BYTES_FROM:
         return f"{done}/{total}" if total else f"{done}"
-    text = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{done / 1e6:.0f} MB"
-    return text if not rate else f"{text}, {rate / 1e6:.0f} MB/s"
+    text = shown_pair(done, total, "MB") if total else shown_size(done, "MB")
+    return text if not rate else f"{text}, {shown_size(rate, 'MB')}/s"
 
 
 class Plain:

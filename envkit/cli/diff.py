@@ -21,6 +21,7 @@ from envkit.cli.options import (
     timeout_option,
 )
 from envkit.cli.output import aligned, print_json
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -154,7 +155,7 @@ def _side(content: Content) -> str:
     if content.digest or content.id:
         parts.append(str(content.digest or content.id)[:19])
     if content.size is not None:
-        parts.append(_amount(content.size))
+        parts.append(shown_size(content.size))
     if content.layers is not None:
         parts.append(counted(len(content.layers), "layer"))
     if content.packages is not None:
@@ -203,7 +204,7 @@ def _sizes(diff: Difference) -> Iterator[str]:
     if before is not None and after is not None:
         sign = "+" if after >= before else "-"
         yield ""
-        yield f"size: {_amount(before)} -> {_amount(after)} ({sign}{_amount(abs(after - before))})"
+        yield f"size: {shown_size(before)} -> {shown_size(after)} ({sign}{shown_size(abs(after - before))})"
     if layers is not None:
         yield (
             f"layers: {layers.shared} shared ({_amount(layers.shared_bytes)}), "
@@ -219,8 +220,4 @@ def _computed(change: Change) -> bool:
 
 
 def _amount(size: int | None) -> str:
-    if not size:
-        return "0 bytes" if size == 0 else "size unknown"
-    if size >= 1e9:  # noqa: PLR2004
-        return f"{size / 1e9:.2f} GB"
-    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"  # noqa: PLR2004
+    return "size unknown" if size is None else shown_size(size)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground import foreign
 from envkit.ground.errors import UsageError
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -32,7 +33,8 @@ def read_text(name: str, option: str) -> str:
         raise UsageError(f"{option} {name}: {error.strerror or error}", hint=f"ls -l {name}") from error
     if len(data) > _LARGEST:
         raise UsageError(
-            f"{option} {name} is larger than {_LARGEST >> 20} MiB, too large for an inventory", hint=f"head {name}"
+            f"{option} {name} is larger than {shown_size(_LARGEST, 'MiB')}, too large for an inventory",
+            hint=f"head {name}",
         )
     return data.decode(errors="replace")
 

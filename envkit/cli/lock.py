@@ -25,6 +25,7 @@ from envkit.cli.options import (
 )
 from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import EnvkitError, LockError, UsageError
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from envkit.lock.model import Lock, Move
@@ -273,11 +274,12 @@ def size_rows(lock: Lock) -> list[tuple[str, str, str, str]]:
     rows, count = [], 0
     for what, packages in (("base", tree["base"]["packages"]), ("conda", tree["conda"]), ("wheels", tree["wheels"])):
         largest = max(packages, key=lambda row: row["size"], default=None)
-        remark = f"largest: {largest['name']} {largest['version']}, {_size(largest['size'])}" if largest else ""
+        remark = f"largest: {largest['name']} {largest['version']}, {shown_size(largest['size'])}" if largest else ""
         number = str(len(packages)) if packages or what != "base" else ""
-        rows.append((what, number, _size(sum(row["size"] for row in packages)), base if what == "base" else remark))
+        size = shown_size(sum(row["size"] for row in packages)) if packages else ""
+        rows.append((what, number, size, base if what == "base" else remark))
         count += len(packages)
-    return [*rows, ("all", str(count), _size(lock.size), "")]
+    return [*rows, ("all", str(count), shown_size(lock.size), "")]
 
 
 def _summary(lock: Lock, file: str) -> dict[str, Any]:
@@ -298,12 +300,6 @@ def _summary(lock: Lock, file: str) -> dict[str, Any]:
             for row in packages
         ],
     }
-
-
-def _size(count: int) -> str:
-    if not count:
-        return ""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"  # noqa: PLR2004 - SI units
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from envkit.cli.console import tell
 from envkit.cli.declare import Section, argument, flag, new_command, option
 from envkit.cli.options import ProgressOptions, facts_option, load_facts, load_settings, progress_options
 from envkit.ground.errors import UsageError
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from envkit.facts.check import Finding
@@ -156,7 +157,7 @@ def _summary(proofs: tuple[Reading, ...], unit: str, wrong: int, traffic: Any) -
     refused = sum(len(proof.refused) for proof in proofs)
     result = f"{wrong - refused} differ from the facts" if wrong else "all match the facts"
     result += f", {refused} {'pages' if unit == 'folders' else 'files'} rejected" if refused else ""
-    traffic_text = f"{traffic.requests} requests, {traffic.received / 1e6:.1f} MB"
+    traffic_text = f"{traffic.requests} requests, {shown_size(traffic.received)}"
     return f"{len(proofs)} {unit}, {values} values read, {result}; {traffic_text}"
 
 
@@ -221,7 +222,7 @@ def _show_proof(proof: Proof) -> None:
     show_table(("row", "field", "wheel", "facts", "", "from", "quotation"), rows)
     wrong = len(proof.differences)
     result = f"{wrong} differ from the facts" if wrong else "all match the facts"
-    tell(f"{proof.name}: {len(rows)} values read, {result}; {proof.requests} requests, {proof.received / 1e6:.1f} MB")
+    tell(f"{proof.name}: {len(rows)} values read, {result}; {proof.requests} requests, {shown_size(proof.received)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,4 +346,4 @@ def _tell_update(update: Update, diff: str, facts: Facts, flags: UpdateFlags) ->
         done = f"{flags.into} {'written' if update.proved else 'not written'}"
     else:
         done = f"{'written' if flags.write else 'would change'}: {changed}"
-    tell(f"{releases}; {done}; {update.requests} requests, {update.received / 1e6:.1f} MB")
+    tell(f"{releases}; {done}; {update.requests} requests, {shown_size(update.received)}")

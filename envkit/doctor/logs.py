@@ -18,6 +18,7 @@ from envkit.doctor.faults import Faults
 from envkit.doctor.logtext import Piece, pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity, Verdict
 from envkit.ground.errors import NotVerifiedError
+from envkit.ground.sizes import shown_size
 from envkit.ground.text import LINE_LIMIT
 from envkit.knowledge import codes, contexts, programs, variables
 from envkit.knowledge.failures import ROLES, Reading, Row, rows
@@ -166,7 +167,7 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
         )
     facts = [("lines", f"{result.lines:,}")]
     if result.skipped:
-        facts.append(("not read", f"{result.skipped / 1e6:,.1f} MB in the middle of very long lines"))
+        facts.append(("not read", f"{shown_size(result.skipped)} in the middle of very long lines"))
     facts += [(f"line {evidence.line}", evidence.text) for evidence in unknown]
     if verdict is Verdict.UNKNOWN:
         facts += _raised(result, unknown)

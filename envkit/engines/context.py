@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from envkit.ground import imagepaths
 from envkit.ground.errors import UsageError
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = froze
     total = sum(map(len, entries.values()))
     if total > LIMIT_BYTES:
         raise UsageError(
-            f"the build context has {total / 2**20:.0f} MiB, more than {LIMIT_BYTES >> 20} MiB",
+            f"the build context has {shown_size(total, 'MiB')}, more than {shown_size(LIMIT_BYTES, 'MiB')}",
             hint="download large files during the build, or put them into a base image",
         )
     folders = {"/".join(name.split("/")[:depth]) for name in entries for depth in range(1, name.count("/") + 1)}

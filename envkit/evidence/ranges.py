@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, TimeLimitError
+from envkit.ground.sizes import shown_size
 from envkit.image.zip_entries import Opened, Source
 from envkit.registry.retry import Policy, TransientError, persist
 from envkit.registry.transport import shown
@@ -49,7 +50,7 @@ class Traffic:
         """
         if self.received + size > self.limit:
             raise EnvironmentProblem(
-                f"{what}: the download would exceed {self.limit / 1e6:.0f} MB",
+                f"{what}: the download would exceed {shown_size(self.limit)}",
                 hint="select one release with --torch V, or read less without --deep",
             )
 
@@ -197,7 +198,7 @@ class RemoteFile:
         if size is None or size > _WHOLE_MAX:
             raise EnvironmentProblem(
                 f"{self.name}: {shown(self.url)} does not serve ranges, and the whole file is "
-                + (f"{size / 1e6:.1f} MB" if size else "of unknown size"),
+                + (shown_size(size) if size else "of unknown size"),
                 hint=_ENV_INDEX,
             )
         if self._size < 0 and self.expected is not None and size != self.expected:

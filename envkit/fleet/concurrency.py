@@ -9,6 +9,7 @@ from pathlib import Path
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import cores
 from envkit.ground.progress import counted
+from envkit.ground.sizes import shown_size
 
 # Bytes per build. The embedded engine streams downloads and layers; measured peaks stay below this.
 MEMORY = 700 << 20
@@ -56,7 +57,7 @@ def parallel_builds(resources: Resources, images: int, requested: int | None = N
         return ParallelBuilds(jobs=jobs, why="--jobs" if requested <= images else counted(images, "image"))
     if resources.disk < DISK // 4:
         raise EnvironmentProblem(
-            f"{resources.folder} has {resources.disk / 1e9:.1f} GB free, "
+            f"{resources.folder} has {shown_size(resources.disk, 'GB', 1)} free, "
             "too little for the downloads and layers of a build",
             hint="envkit cache prune, set XDG_CACHE_HOME to a larger disk, or --jobs 1 to try",
         )
@@ -64,8 +65,8 @@ def parallel_builds(resources: Resources, images: int, requested: int | None = N
     limits = (
         (max(images, 1), counted(images, "image")),
         (resources.processors, counted(resources.processors, "processor")),
-        (by_memory, f"{resources.memory / 1e9:.1f} GB of memory, {MEMORY / 1e9:.1f} GB for each"),
-        (by_disk, f"{resources.disk / 1e9:.0f} GB free in {resources.folder}, {DISK / 1e9:.0f} GB for each"),
+        (by_memory, f"{shown_size(resources.memory, 'GB', 1)} of memory, {shown_size(MEMORY, 'GB', 1)} for each"),
+        (by_disk, f"{shown_size(resources.disk, 'GB')} free in {resources.folder}, {shown_size(DISK, 'GB')} for each"),
     )
     jobs, why = min(limits, key=lambda limit: limit[0])
     return ParallelBuilds(jobs=jobs, why=why)

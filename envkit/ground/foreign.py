@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.ground.errors import EnvkitError, UsageError
+from envkit.ground.sizes import shown_size
 
 MAX_TEXT = 1 << 20
 """Bytes of a text that people write: far more than anyone does."""
@@ -577,4 +578,4 @@ def _kind(status: os.stat_result) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count} bytes"
+    return shown_size(count, "MiB") if count >= 1 << 20 else f"{count} bytes"

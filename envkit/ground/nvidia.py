@@ -19,6 +19,7 @@ from typing import Any
 from envkit.ground import process
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import NVIDIA_VERSION, NVML, WSL_LIBRARIES, text_of
+from envkit.ground.sizes import shown_size
 from envkit.ground.text import neutral
 
 # Without persistence mode, initializing many GPUs takes seconds; a broken driver can hang.
@@ -49,7 +50,7 @@ class HostGpu:
 
     def __str__(self) -> str:
         known = [f"sm_{self.capability.replace('.', '')}" if self.capability else ""]
-        known += [f"{self.memory / 2**30:.0f} GiB" if self.memory else "", "vGPU" if self.is_virtual else ""]
+        known += [shown_size(self.memory, "GiB") if self.memory else "", "vGPU" if self.is_virtual else ""]
         known += [name.removeprefix(f"{self.name} ") for name in self.slices]
         text = ", ".join(filter(None, known))
         return f"{self.name} ({text})" if text else self.name

@@ -8,19 +8,26 @@ from envkit.ground.errors import UsageError
 
 # The number of digits is limited because Python does not parse integers of thousands of digits.
 _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3, "B": 1, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 
 
-_GB = 10**9
-_SMALL = 10**4  # bytes; smaller sizes are less than 0.01 MB
+def shown_size(number: float, unit: str = "", digits: int = 0) -> str:
+    """Return a number of bytes as text: '2.99 GB', '539 MB', '53.9 MB', '4.2 kB', '512 B'.
+
+    Args:
+        number: of bytes.
+        unit: the unit, with `digits` decimals; without one, the decimal unit that fits the number, with three digits.
+        digits: decimals, if the unit is given.
+    """
+    if not unit:
+        unit = next((unit for unit in ("GB", "MB", "kB") if number >= _UNITS[unit]), "B")
+        digits = 2 if unit == "GB" else 0 if unit == "B" or number >= 100 * _UNITS[unit] else 1
+    return f"{number / _UNITS[unit]:.{digits}f} {unit}"
 
 
-def shown_size(number: int) -> str:
-    """Return a number of bytes in decimal units: '2.99 GB', '539 MB', '0.05 MB', '4.2 kB'."""
-    if number >= _GB:
-        return f"{number / _GB:.2f} GB"
-    if 0 < number < _SMALL:
-        return f"{number / 1000:.1f} kB"
-    return f"{number / 10**6:.0f} MB" if number >= 10**6 else f"{number / 10**6:.2f} MB"
+def shown_pair(first: float, second: float, unit: str, between: str = "of") -> str:
+    """Return two numbers of bytes in one unit: '12 of 64 MB'."""
+    return f"{first / _UNITS[unit]:.0f} {between} {shown_size(second, unit)}"
 
 
 def parse_size(text: str, what: str) -> int:

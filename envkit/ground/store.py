@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.sizes import shown_size
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk and of a used-up quota."""
@@ -383,7 +384,7 @@ def free_space(path: Path) -> str:
         volume = os.statvfs(nearest)
     except OSError:
         return "free space unknown"
-    free = f"{volume.f_bavail * volume.f_frsize / 1e9:.1f} GB free"
+    free = f"{shown_size(volume.f_bavail * volume.f_frsize, 'GB', 1)} free"
     # File systems without a fixed number of inodes report a total of 0.
     return f"{free}, but no free inodes" if volume.f_files and not volume.f_favail else free
 

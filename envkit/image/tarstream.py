@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import IntegrityError
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from envkit.image.deflate import Readable
@@ -92,7 +93,7 @@ class Source:
                 raise IntegrityError("a tar goes on after its end")
             # A sparse file has gigabytes of zeros at no cost, and reading them takes seconds.
             if self.position - start > _MOST_PADDING:
-                raise IntegrityError(f"a tar has more than {_MOST_PADDING >> 20} MiB of padding after its end")
+                raise IntegrityError(f"a tar has more than {shown_size(_MOST_PADDING, 'MiB')} of padding after its end")
 
 
 # `\0` is a regular file in the oldest format; `7` is a contiguous file, which most systems read as a regular one.

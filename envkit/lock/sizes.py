@@ -24,6 +24,7 @@ from urllib.request import (
 from envkit.ground import sockets
 from envkit.ground.addresses import Reach, RefusedAddressError, is_loopback, reachable_from, redirect_target, refusal
 from envkit.ground.errors import EnvironmentProblem, UsageError
+from envkit.ground.sizes import shown_size
 from envkit.lock.index_locations import authorization, without_login
 
 _T = TypeVar("_T")
@@ -86,7 +87,7 @@ def page(url: str, *, accept: str, most: int, ca_bundle: str | None, patient: bo
         data = answer.read(most + 1)
         announced = answer.headers.get("Content-Length", "")
         if len(data) > most:
-            raise _unreachable(request, f"the page has more than {most >> 20} MiB")
+            raise _unreachable(request, f"the page has more than {shown_size(most, 'MiB')}")
         if announced.isdigit() and int(announced) > len(data):
             raise _unreachable(request, f"the page is cut short: {len(data)} of {announced} bytes")
         return data, answer.headers.get_content_type(), answer.url

@@ -22,6 +22,7 @@ from envkit.engines.log import new_log
 from envkit.ground.errors import EngineError, EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Silent
+from envkit.ground.sizes import shown_size
 from envkit.ground.state import LastBuilt, write_built, write_last
 from envkit.ground.text import neutral
 from envkit.image.name import InLayout
@@ -347,5 +348,5 @@ def _remember(plan: BuildPlan, built: BuiltImage, reporter: Reporter) -> None:
             f"the image was not recorded as the last one built ({error.filename}: {error.strerror}); "
             "name it when you run envkit verify"
         )
-    size = "size unknown" if built.size is None else f"{built.size / 1e9:.2f} GB"
+    size = "size unknown" if built.size is None else shown_size(built.size)
     reporter.note(f"built {', '.join(built.tags)} ({size}) in {built.duration_s:.0f} s: {built.place or built.id}")

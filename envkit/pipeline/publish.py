@@ -20,6 +20,7 @@ from envkit.ground.cache import run_folder
 from envkit.ground.errors import EnvkitError, NotVerifiedError, UsageError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir
+from envkit.ground.sizes import shown_size
 from envkit.ground.state import own_layout
 from envkit.image.name import InEngine, InLayout, InRegistry, parse_reference, registry_of, split_tag
 from envkit.pipeline.machine import name_and_engine
@@ -513,4 +514,4 @@ def hashed(name: str, own_tag: str) -> str:
 
 def _amounts(pushed: Pushed) -> str:
     sizes = {"sent": pushed.sent, "mounted": pushed.mounted, "already there": pushed.present}
-    return ", ".join(f"{size / 1e6:.1f} MB {what}" for what, size in sizes.items() if size or what == "sent")
+    return ", ".join(f"{shown_size(size)} {what}" for what, size in sizes.items() if size or what == "sent")

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from envkit.ground import foreign, imagepaths
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.sizes import shown_size
 from envkit.plan import names
 from envkit.plan.ignoring import IGNORE_FILES, Ignore
 from envkit.plan.model import BuildPlan, Copied
@@ -87,7 +88,7 @@ class Limits:
 
     def __init__(self) -> None:
         """Begin with everything left."""
-        self.bytes = foreign.Budget(LIMIT_BYTES, f"{LIMIT_BYTES >> 20} MiB of copied files")
+        self.bytes = foreign.Budget(LIMIT_BYTES, f"{shown_size(LIMIT_BYTES, 'MiB')} of copied files")
         self.files = foreign.Budget(_LIMIT_FILES, f"{_LIMIT_FILES} copied files")
         self.seen = foreign.Budget(_LIMIT_SEEN, f"{_LIMIT_SEEN} files and folders")
 

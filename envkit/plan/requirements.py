@@ -25,6 +25,7 @@ from envkit.ground import foreign
 from envkit.ground.errors import UsageError, masked
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.platforms import platform as platform_named
+from envkit.ground.sizes import shown_size
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names, other_systems
 
@@ -143,7 +144,7 @@ class Reading:
     def __init__(self) -> None:
         """Begin with the whole limit, and no file read."""
         self._read: set[tuple[Path, bool]] = set()
-        self._bytes = foreign.Budget(_MOST_BYTES, f"{_MOST_BYTES >> 20} MiB of requirements files")
+        self._bytes = foreign.Budget(_MOST_BYTES, f"{shown_size(_MOST_BYTES, 'MiB')} of requirements files")
         self._lines = foreign.Budget(MOST_LINES, f"{MOST_LINES} requirements in all files")
 
     def lines(

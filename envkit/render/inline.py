@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from envkit.ground.errors import UsageError
+from envkit.ground.sizes import shown_size
 from envkit.render.dockerfile import Instruction, command, parse
 from envkit.render.model import BESIDE, Rendered
 from envkit.render.quoting import shell
@@ -193,8 +194,8 @@ def _writes(file: _File, piece: bytes, *, first: bool) -> Iterator[str]:
 def _too_large(files: list[_File], size: int) -> UsageError:
     largest = max(files, key=lambda file: len(file.data))
     return UsageError(
-        f"{largest.target} ({len(largest.data) / 2**20:.1f} MiB) is too large for --inline: the build context has "
-        f"{size / 2**20:.1f} MiB up to here, and the limit is {LIMIT_BYTES >> 20} MiB",
+        f"{largest.target} ({shown_size(len(largest.data), 'MiB', 1)}) is too large for --inline: the build context "
+        f"has {shown_size(size, 'MiB', 1)} up to here, and the limit is {shown_size(LIMIT_BYTES, 'MiB')}",
         hint=_INSTEAD,
     )
 

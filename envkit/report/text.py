@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envkit.checks.reading import Tree
+from envkit.ground.sizes import shown_size
 from envkit.ground.text import cells, clean, fitted
 from envkit.report.measured import BUSY, measured, sheets
 from envkit.report.reading import (
@@ -41,7 +42,6 @@ STYLES = {
     "dim": "dim",
 }
 MIN_WIDTH = 40  # columns; lines stay that long on a narrower terminal
-_MB = 1e6
 _LOADER = "C12"
 
 
@@ -130,7 +130,7 @@ def brief_lines(record: Tree, rows: Sequence[tuple[str, str]], *, width: int, pa
         lines += wrapped(reason["message"], width, first=f"  {reason['code']}: ", rest="    ")
         if reason.get("advice"):
             lines += wrapped(reason["advice"], width, first="    -> ")
-    size = f", {subject['size_bytes'] / _MB:.0f} MB" if subject.get("size_bytes") else ""
+    size = f", {shown_size(subject['size_bytes'])}" if subject.get("size_bytes") else ""
     shown = [("image", f"{image}{size}"), ("inside", ", ".join(environment(record["env"])))]
     shown.append(("run", ", ".join([f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"])))
     loader = next((found.sheets for entry, found in measured(checks) if entry.id == _LOADER), ())
@@ -156,7 +156,7 @@ def _head(record: Tree, width: int) -> list[Line]:
     lines: list[Line] = [(Span(title.rstrip(), verdict), Span("  " + fitted(image, max(width - cells(title) - 2, 20))))]
     facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"]
     if subject.get("size_bytes"):
-        facts.append(f"{subject['size_bytes'] / _MB:.0f} MB")
+        facts.append(shown_size(subject["size_bytes"]))
     lines += wrapped(", ".join(clean(fact) for fact in facts), width, first="  ", style="dim")
     software_and_hardware = environment(env)
     if software_and_hardware:

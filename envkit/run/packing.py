@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from envkit.ground.errors import IntegrityError
 from envkit.ground.host import cores
 from envkit.ground.progress import counted
+from envkit.ground.sizes import shown_size
 from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.image.blobs import tar_bytes
@@ -73,7 +74,7 @@ class Packer:
         new = [source for source in self._layers.values() if source.diff_id not in layers]
         total, done = sum(source.descriptor.size for source in new), 0
         if new:
-            reporter.step(f"compress {counted(len(new), 'layer')} ({total / 1e6:.0f} MB)")
+            reporter.step(f"compress {counted(len(new), 'layer')} ({shown_size(total)})")
         for original in new:
             layers[original.diff_id] = self._make(original)
             self._note(original, layers[original.diff_id])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from envkit.ground import paths
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, TimeLimitError
 from envkit.ground.process import follow
+from envkit.ground.sizes import shown_size
 from envkit.ground.text import neutral
 from envkit.lock.index_locations import authorization
 from envkit.registry.download import fetch, from_url
@@ -73,7 +74,7 @@ def sdist(source: Sdist, indexes: IndexLocations, transport: Transport, folder: 
         size=source.size,
         authorization=authorization(url, indexes.python_index),
     )
-    reporter.step(f"download the source of {source.name} {source.version} ({source.size / 1e6:.1f} MB)")
+    reporter.step(f"download the source of {source.name} {source.version} ({shown_size(source.size)})")
     path = fetch([item], folder, transport.policy, reporter.advance)[source.sha256]
     url = indexes.public(source.url)
     return Archive(name=source.name, version=source.version, url=url, commit=None, path=path, sha256=source.sha256)

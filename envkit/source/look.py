@@ -15,6 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from envkit.ground import trees
 from envkit.ground.errors import ConflictError, IntegrityError
+from envkit.ground.sizes import shown_size
 from envkit.image.tarstream import Kind, Source, entries
 
 # The defaults of PEP 518 and PEP 517 for a source without `build-system`.
@@ -99,7 +100,7 @@ def _read(source: Source, seen: _Seen, name: str) -> None:
         # Before the entry is read. The position is in the unpacked stream, so this also stops a gzip bomb.
         if number >= _MOST_ENTRIES or source.position + entry.size > _MOST_UNPACKED:
             raise IntegrityError(
-                f"the source of {name} has more than {_MOST_ENTRIES} files or {_MOST_UNPACKED >> 30} GiB",
+                f"the source of {name} has more than {_MOST_ENTRIES} files or {shown_size(_MOST_UNPACKED, 'GiB')}",
                 hint="use a wheel instead",
             )
         folder, _, below = entry.name.removeprefix("./").partition("/")

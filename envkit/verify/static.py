@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks.model import Finding, Verdict
 from envkit.ground import platforms
 from envkit.ground.naming import LABEL_PREFIX
+from envkit.ground.sizes import shown_size
 from envkit.knowledge import variables
 from envkit.plan.labels import plan_labels
 from envkit.verify.judge import Judged
@@ -227,7 +228,7 @@ def _size(facts: ImageFacts, promise: Promise | None) -> Finding:
     if not facts.size:
         return Finding(Verdict.SKIP, "the engine does not report the size", "NO_SIZE", rule=rule)
     metric = {"name": "image_size", "value": facts.size, "unit": "B", "better": "lower"}
-    return Finding(Verdict.PASS, f"{facts.size / 1e9:.2f} GB unpacked", rule=rule, metric=metric)
+    return Finding(Verdict.PASS, f"{shown_size(facts.size)} unpacked", rule=rule, metric=metric)
 
 
 _CHECKS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from envkit.ground.sizes import shown_size
 from envkit.watch.hanging import Straggler
 from envkit.watch.measures import Measures
 from envkit.watch.model import Record
@@ -50,7 +51,7 @@ def for_data(record: Record, measures: Measures, symptoms: Symptoms) -> list[Adv
         changes.append(Advice(id="prefetch_factor", text=text, gain=(1.0, 1 / max(1e-9, 1 - loading.share))))
     if measures.shm is not None and measures.shm > symptoms.limit("cpu_full"):
         size = record.machine.shm_bytes or 0
-        text = symptoms.text("shm", used=f"{measures.shm:.0%}", size=f"{size / 1e6:.0f} MB")
+        text = symptoms.text("shm", used=f"{measures.shm:.0%}", size=shown_size(size, "MB"))
         changes.append(Advice(id="shm", text=text))
     changes += _less_work(measures, symptoms)
     if not changes:

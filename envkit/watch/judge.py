@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.ground.errors import UsageError
+from envkit.ground.sizes import shown_size
 from envkit.watch import advice
 from envkit.watch.advice import Advice
 from envkit.watch.ending import Ending, ending
@@ -259,13 +260,13 @@ def _copies(record: Record, measures: Measures, symptoms: Symptoms) -> Finding |
     copying = measures.copying
     if copying.share < symptoms.limit("worth"):
         return None
-    rate = "" if copying.rate is None else f" at {copying.rate / 1e9:.1f} GB/s"
+    rate = "" if copying.rate is None else f" at {shown_size(copying.rate, 'GB', 1)}/s"
     seen = [
-        f"{copying.bytes_per_step / 1e6:.1f} MB per {measures.unit} are copied to the GPU{rate}",
+        f"{shown_size(copying.bytes_per_step, 'MB', 1)} per {measures.unit} are copied to the GPU{rate}",
         f"{copying.pageable:.0%} of the bytes come from pageable memory, {copying.blocking:.0%} of the copies block",
     ]
     if measures.cards.link_bytes_per_s is not None:
-        seen.append(f"the PCIe link can carry {measures.cards.link_bytes_per_s / 1e9:.0f} GB/s")
+        seen.append(f"the PCIe link can carry {shown_size(measures.cards.link_bytes_per_s, 'GB')}/s")
     return _finding(
         "copy-bound", copying.share, measures, evidence=seen, changes=advice.for_copies(record, measures, symptoms)
     )
@@ -278,7 +279,7 @@ def _communication(record: Record, measures: Measures, symptoms: Symptoms) -> Fi
     spent = milliseconds(measures.communication * measures.step_s)
     seen = [f"{spent} of {milliseconds(measures.step_s)} per {measures.unit}, {measures.ranks} ranks"]
     if measures.bytes_reduced >= 1e6:  # noqa: PLR2004 - a MB
-        seen.append(f"{measures.bytes_reduced / 1e6:.0f} MB of gradients are reduced in each {measures.unit}")
+        seen.append(f"{shown_size(measures.bytes_reduced, 'MB')} of gradients are reduced in each {measures.unit}")
     if measures.imbalance >= symptoms.limit("imbalance"):
         seen.append(f"the slowest rank takes {measures.imbalance:.0%} longer for its own work than the fastest")
     changes = advice.for_communication(measures, symptoms)

@@ -102,7 +102,7 @@ NORMALIZED = (
 # Images are stubs here: their sizes, numbers of packages and base, the digest of their plan, and the time it took.
 MEASURED = (
     (r"sha256:[0-9a-f]{12}", "sha256:..."),
-    (r"\d\.\d+ GB", "..."),
+    (r"\d+(\.\d+)? [kMG]?B\b", "..."),
     (r"in \d+ (s|layers)", r"in ... \1"),
     (r"\d+ packages: .* \(by", "... (by"),
     (r"bootstrap:debian/bookworm", "..."),

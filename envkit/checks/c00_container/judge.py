@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from envkit.checks import shm
 from envkit.checks.observed import MalformedError
+from envkit.ground.sizes import shown_size
 from envkit.knowledge import variables as known
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def _shm(case: Case) -> Finding:
     if size is None:
         return case.warn("SHM_ABSENT", f"the container has no {shm.MOUNT}", advice)
     case.metric("shm_size", size, "B", "higher")
-    message = f"{shm.mount(case.env)} has {size / shm.MIB:.0f} MiB"
+    message = f"{shm.mount(case.env)} has {shown_size(size, 'MiB')}"
     # Only warnings: C13 runs the declared loader, and its result counts.
     promised = case.spec.get("shm_mb")
     if promised is not None and size < int(promised) * shm.MIB:
@@ -57,7 +58,7 @@ def _memlock(case: Case) -> Finding:
     """Warn only about a limit that somebody lowered. How much can really be pinned is measured by C09."""
     case.use("C00.memlock")
     size = None if case.observed.get("bytes") == "unlimited" else case.value("bytes")
-    text = "no limit" if size is None else f"a limit of {size / 1024:.0f} KiB"
+    text = "no limit" if size is None else f"a limit of {shown_size(size, 'KiB')}"
     if not case.spec.get("gpu"):
         return case.skip("NOT_PROMISED", f"the plan does not ask for a GPU; {text}")
     if size is not None:

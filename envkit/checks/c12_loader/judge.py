@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks.observed import flag, mapping, number, optional_number
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +115,7 @@ def _folder(folder: Mapping[str, Any] | None) -> str:
         return ""
     kinds = ", ".join(f"{count} {kind}" for kind, count in mapping(folder, "kinds").items())
     more = "" if flag(folder, "whole") else "more than "
-    return f" of {more}{number(folder, 'files'):g} files, {number(folder, 'bytes') / 1e9:.3g} GB ({kinds})"
+    return f" of {more}{number(folder, 'files'):g} files, {shown_size(number(folder, 'bytes'))} ({kinds})"
 
 
 def _throughput(case: Case) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import shm
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from envkit.checks.case import Case
@@ -24,8 +25,8 @@ def judge(case: Case) -> Finding:
     size, free = case.optional("shm_bytes"), case.optional("free_bytes")
     case.metric("in_flight", need, "B", "lower")
     case.derive(recommended_shm_mib=shm.recommended_mib(need))
-    mount, flight = shm.mount(case.env), f"the loader keeps {need / 1e6:.0f} MB in flight and"
-    state = f"{flight} {f'there is no {mount}' if size is None else f'{mount} is {size / 1e6:.0f} MB'}"
+    mount, flight = shm.mount(case.env), f"the loader keeps {shown_size(need, 'MB')} in flight and"
+    state = f"{flight} there is no {mount}" if size is None else f"{flight} {mount} is {shown_size(size, 'MB')}"
     if outcome in _SIGNATURES:
         cause = case.text("message").strip().rpartition("\n")[2]
         message = f"{state}: {cause}"
@@ -39,6 +40,6 @@ def judge(case: Case) -> Finding:
     if outcome != "ok":
         return case.error("LOADER_BROKE", f"the loader failed for another reason: {case.observed.get('message')}")
     if free is None or free < case.number("warn_below") * need:
-        left = "an unknown size" if free is None else f"{free / 1e6:.0f} MB free"
+        left = "an unknown size" if free is None else f"{shown_size(free, 'MB')} free"
         return case.warn("SHM_TIGHT", f"{flight} {mount} has {left}", shm.advice(need))
     return case.passed(state)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from envkit.checks import thresholds
 from envkit.checks.observed import text, timed
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from envkit.checks.case import Case
@@ -149,7 +150,7 @@ def _bench(case: Case) -> Finding:
         parts.append(f"{speed:.2f} times the speed of strict float32")
         parts.append(f"gradient off by {case.value('grad_rel_l2'):.1e}")
     if memory is not None:
-        parts.append(f"{memory / 1e6:.1f} MB {'peak' if peak is not None else 'saved for backward'}")
+        parts.append(f"{shown_size(memory, 'MB', 1)} {'peak' if peak is not None else 'saved for backward'}")
     case.metric("step_time", step, "ms", "lower")
     case.derive(speed_up=speed, peak_bytes=peak, saved_bytes=saved)
     return timed(case.passed(", ".join(parts)), case.observation)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envkit.ground.sizes import shown_pair, shown_size
+
 if TYPE_CHECKING:
     from envkit.checks.case import Case
     from envkit.checks.model import Finding
@@ -19,11 +21,10 @@ def judge(case: Case) -> Finding:
     peak_full, peak_low = case.optional("peak_bytes_fp32"), case.optional("peak_bytes_amp")
     peak_ratio = peak_low / peak_full if peak_full and peak_low is not None else None
     case.derive(saved_bytes_fp32=full, saved_bytes_amp=low, peak_ratio=peak_ratio)
-    message = (
-        f"batch {batch:.0f}: {dtype} keeps {low / 1e6:.1f} MB for backward, float32 {full / 1e6:.1f} MB ({ratio:.2f})"
-    )
+    kept, kept_full = (shown_size(value, "MB", 1) for value in (low, full))
+    message = f"batch {batch:.0f}: {dtype} keeps {kept} for backward, float32 {kept_full} ({ratio:.2f})"
     if peak_full and peak_low is not None:
-        message += f"; peak of a step {peak_low / 1e6:.0f} against {peak_full / 1e6:.0f} MB"
+        message += f"; peak of a step {shown_pair(peak_low, peak_full, 'MB', 'against')}"
     if not case.flag("largest"):
         case.amend(type="informs")
         if ratio > 1:

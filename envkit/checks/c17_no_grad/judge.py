@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envkit.ground.sizes import shown_size
+
 if TYPE_CHECKING:
     from envkit.checks.case import Case
     from envkit.checks.model import Finding
@@ -34,4 +36,4 @@ def judge(case: Case) -> Finding:
         case.use("C17.difference")
         message = f"outputs differ by {difference:.1e} of the largest from those with gradients on"
         return case.fail("ANSWERS_DIFFER", message, _ADVICE)
-    return case.passed(f"nothing kept; {kept / 1e6:.1f} MB with gradients on")
+    return case.passed(f"nothing kept; {shown_size(kept, 'MB', 1)} with gradients on")

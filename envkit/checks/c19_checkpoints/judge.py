@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envkit.ground.sizes import shown_size
+
 if TYPE_CHECKING:
     from envkit.checks.case import Case
     from envkit.checks.model import Finding
@@ -29,7 +31,7 @@ def _state(case: Case) -> Finding:
         return case.fail("RESTORED_STEP_DIFFERS", message, _STATE)
     how = "weights_only" if case.flag("weights_only") else "as a pickle"
     return case.passed(
-        f"model, optimizer and scaler from {size / 1e3:.0f} kB ({how}) are bit-identical, and so is the next step"
+        f"model, optimizer and scaler from {shown_size(size, 'kB')} ({how}) are bit-identical, and so is the next step"
     )
 
 

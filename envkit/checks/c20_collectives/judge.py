@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks.observed import last_line, number
+from envkit.ground.sizes import shown_size
 from envkit.knowledge import matching, variables
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ def _bandwidth(case: Case) -> Finding:
     links, peer_access = case.optional("nvlink_gb_per_s"), case.observed.get("peer_access")
     case.metric("bus_bandwidth", rate, "GB/s", "higher")
     case.derive(algbw_gb_per_s=case.value("algbw_gb_per_s"), peer_access=peer_access)
-    size = case.value("bytes") / 2**20
-    message = f"all-reduce of {size:.0f} MiB over {ranks:.0f} GPUs: {rate:.1f} GB/s bus bandwidth"
+    size = shown_size(case.value("bytes"), "MiB")
+    message = f"all-reduce of {size} over {ranks:.0f} GPUs: {rate:.1f} GB/s bus bandwidth"
     if links:
         case.use("C20.nvlink", formula=formula)
         case.derive(nvlink_gb_per_s=links, fraction_of_nvlink=rate / links)

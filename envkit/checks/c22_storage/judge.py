@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envkit.ground.sizes import shown_size
+
 if TYPE_CHECKING:
     from envkit.checks.case import Case
     from envkit.checks.model import Finding
@@ -28,7 +30,7 @@ def judge(case: Case) -> Finding:
         rate = case.value("gb_per_s")
         case.metric("bandwidth", rate, "GB/s", "higher")
         what = "write and sync" if case.part == "scratch_write" else "sequential read"
-        message = f"{case.value('bytes') / 2**20:.0f} MiB {what}: {rate:.2f} GB/s ({kind})"
+        message = f"{shown_size(case.value('bytes'), 'MiB')} {what}: {rate:.2f} GB/s ({kind})"
     unread = case.optional("unreadable_files")
     if unread:
         return case.warn("DATA_UNREADABLE", f"{message}; {unread:g} files of the folder cannot be read", _READABLE)

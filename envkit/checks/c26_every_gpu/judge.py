@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from envkit.checks import peaks
 from envkit.checks.model import Verdict
 from envkit.checks.observed import flag, last_line, number, strings, text
+from envkit.ground.sizes import shown_size
 from envkit.knowledge import matching
 from envkit.knowledge.clock_events import SLOWING
 
@@ -78,7 +79,7 @@ def _wrong(case: Case) -> Finding | None:
         message = f"{case.subject} computed {total:.0f} instead of {expected:.0f}"
         return case.fail("GPU_COMPUTES_WRONG", message, *_HARDWARE)
     if not flag(copy, "exact"):
-        message = f"{number(copy, 'bytes') / 2**20:.0f} MiB came back from {case.subject} changed"
+        message = f"{shown_size(number(copy, 'bytes'), 'MiB')} came back from {case.subject} changed"
         return case.fail("COPY_WRONG", message, *_HARDWARE)
     return None
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from envkit.checks import peaks
 from envkit.checks.observed import number
+from envkit.ground.sizes import shown_size
 
 if TYPE_CHECKING:
     from envkit.checks.case import Case
@@ -26,13 +27,13 @@ def judge(case: Case) -> Finding:
 def _pattern(case: Case) -> Finding:
     case.rule("equals", expected=0, gates=True, unit="words")
     wrong = case.mapping("wrong")
-    total, size = sum(number(wrong, name) for name in wrong), case.value("bytes") / 2**30
+    total, size = sum(number(wrong, name) for name in wrong), shown_size(case.value("bytes"), "GiB", 1)
     case.metric("wrong_words", total, "words", "lower")
     # An empty table means that no pattern was read back, which verifies nothing.
     if total or not wrong:
-        message = f"{total:.0f} words of 8 bytes changed in {size:.1f} GiB of device memory"
+        message = f"{total:.0f} words of 8 bytes changed in {size} of device memory"
         return case.fail("DEVICE_MEMORY_WRONG", message, *_HARDWARE)
-    return case.passed(f"{size:.1f} GiB of device memory kept a pattern and its complement")
+    return case.passed(f"{size} of device memory kept a pattern and its complement")
 
 
 def _copy(case: Case) -> Finding:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from envkit.doctor.model import Evidence, Finding, Section, Severity
+from envkit.ground.sizes import shown_size
 
 GB = 1_000_000_000
 NEEDED = {"state": 1 * GB, "cache": 2 * GB}
@@ -29,7 +30,7 @@ def section(folders: Mapping[str, Path]) -> Section:
             facts.append((name, f"{path}: {error.strerror}"))
             continue
         free = volume.f_bavail * volume.f_frsize
-        facts.append((name, f"{path}, {free / GB:.1f} GB free"))
+        facts.append((name, f"{path}, {shown_size(free, 'GB', 1)} free"))
         findings += _of_space(name, path, free)
         # File systems that create inodes on demand (btrfs) report a total of 0.
         if volume.f_files and volume.f_favail < _FEW_INODES:
@@ -47,7 +48,7 @@ def _exists(path: Path) -> bool:
 
 
 def _of_space(name: str, path: Path, free: int) -> Iterator[Finding]:
-    evidence = (Evidence(text=f"{path}: {free / GB:.1f} GB free"),)
+    evidence = (Evidence(text=f"{path}: {shown_size(free, 'GB', 1)} free"),)
     if free < NEEDED.get(name, 0):
         variable = {"state": "XDG_STATE_HOME", "cache": "XDG_CACHE_HOME"}[name]
         yield Finding(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.ground.host import control_groups, memory_limit, memory_total
+from envkit.ground.sizes import shown_pair, shown_size
 
 MIB = 1 << 20
 SMALL_SHM = 64 * MIB
@@ -27,8 +28,8 @@ def section(view: View) -> Section:
     pressure = cpu_pressure(view.text("/proc/pressure/cpu"))
     total = memory_total(view.root)
     facts = (
-        ("shared memory", "none" if shm is None else f"{shm[0] / MIB:.0f} MiB, {shm[1] / MIB:.0f} free"),
-        ("locked memory", "unlimited" if memlock is None else f"{memlock / MIB:g} MiB"),
+        ("shared memory", "none" if shm is None else f"{shown_size(shm[0], 'MiB')}, {shown_size(shm[1], 'MiB')} free"),
+        ("locked memory", "unlimited" if memlock is None else shown_size(memlock, "MiB" if memlock >= MIB else "KiB")),
         ("open files", "unlimited" if files is None else str(files)),
         ("CPUs", f"{affinity}" + (f", quota {quota:g}" if quota is not None else ", no quota")),
         ("memory", _gb(total) + (f", limit {_gb(memory)}" if memory is not None else ", no limit")),
@@ -86,7 +87,7 @@ def _limit(kind: int) -> int | None:
 
 
 def _gb(value: int | None) -> str:
-    return "unknown" if value is None else f"{value / 1e9:.1f} GB"
+    return "unknown" if value is None else shown_size(value, "GB", 1)
 
 
 def _of_shm(shm: tuple[int, int] | None) -> Iterator[Finding]:
@@ -94,14 +95,14 @@ def _of_shm(shm: tuple[int, int] | None) -> Iterator[Finding]:
         if shm is not None and shm[1] < shm[0] / 10:
             yield Finding(
                 id="shm-full", severity=Severity.WARN, title="shared memory (/dev/shm) is nearly full",
-                evidence=(Evidence(text=f"{shm[1] / MIB:.0f} of {shm[0] / MIB:.0f} MiB free"),),
+                evidence=(Evidence(text=f"{shown_pair(shm[1], shm[0], 'MiB')} free"),),
                 check=("ls -la /dev/shm",), fix=("Remove torch_* and nccl-* files of ended jobs.",),
                 sources=("pytorch/pytorch#1355",),
             )  # fmt: skip
         return
     yield Finding(
         id="shm-small", severity=Severity.WARN, title="shared memory (/dev/shm) has Docker's default size or less",
-        evidence=(Evidence(text=f"{shm[0] / MIB:.0f} MiB"),),
+        evidence=(Evidence(text=shown_size(shm[0], "MiB")),),
         cause="DataLoader workers and NCCL transfer data through it; they fail with a bus error when it is full.",
         fix=("Start this container with --shm-size=8g or --ipc=host.",),
         distinguish="Containers that envkit starts get the size that their plan sets.",
@@ -113,7 +114,7 @@ def _of_memlock(memlock: int | None) -> Iterator[Finding]:
     if memlock is not None and memlock < MIB:
         yield Finding(
             id="memlock-small", severity=Severity.INFO, title="the limit on locked memory is small",
-            evidence=(Evidence(text=f"ulimit -l: {memlock // 1024} KiB"),),
+            evidence=(Evidence(text=f"ulimit -l: {shown_size(memlock, 'KiB')}"),),
             cause="RDMA (InfiniBand) must lock its buffers. CUDA's pinned memory does not count towards this limit.",
             fix=("Only for RDMA: memlock unlimited in /etc/security/limits.conf, --ulimit memlock=-1 for containers.",),
             sources=("NVIDIA/nccl-tests#206",),

@@ -12,6 +12,7 @@ from envkit.facts.load import load
 from envkit.ground.errors import UsageError, VerificationError
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import Reporter
+from envkit.ground.sizes import shown_size
 from envkit.image.name import ImageName, InArchive, InLayout
 from envkit.image.opening import described, open_file
 from envkit.run.runners import choose, located
@@ -80,16 +81,11 @@ def _facts(
     )
     yield "user", facts.user or "root"
     yield "architecture", facts.architecture or "unknown"
-    yield "size", f"{facts.size / 1e9:.2f} GB unpacked" if facts.size else "unknown"
+    yield "size", f"{shown_size(facts.size)} unpacked" if facts.size else "unknown"
     yield "made for", "CUDA" if cuda else "CPUs (no sign of CUDA)"
     if contents is not None:
-        yield (
-            "layers",
-            (
-                f"{len(contents.layers)}, the largest "
-                f"{max((layer.blob for layer in contents.layers), default=0) / 1e6:.0f} MB"
-            ),
-        )
+        largest = max((layer.blob for layer in contents.layers), default=0)
+        yield "layers", f"{len(contents.layers)}, the largest {shown_size(largest)}"
         for name in ("torch", "torchvision", "numpy"):
             if name in packages:
                 yield name, packages[name]

@@ -13,6 +13,7 @@ from envkit.doctor.images.contents import Contents
 from envkit.doctor.model import Evidence, Finding, Severity
 from envkit.facts.conditions import IN_WORDS, concerns
 from envkit.facts.model import Facts
+from envkit.ground.sizes import shown_size
 from envkit.ground.versions import key
 from envkit.knowledge import variables
 from envkit.plan.variables import read_requirement
@@ -203,7 +204,7 @@ def _of_duplicates(contents: Contents) -> Iterator[Finding]:
     if wasted > _WASTE:
         yield Finding(
             id="cuda-twice", severity=Severity.WARN,
-            title=f"CUDA is in the image twice, which takes {wasted / MB:.0f} MB",
+            title=f"CUDA is in the image twice, which takes {shown_size(wasted)}",
             evidence=tuple(evidence[:8]), fix=("Use a base without CUDA; wheels include what torch needs.",),
             sources=("amaiya/onprem#73", "vllm-project/vllm#4950"),
         )  # fmt: skip
@@ -214,8 +215,8 @@ def _of_caches(contents: Contents) -> Iterator[Finding]:
     if sum(caches.values()) > _WASTE:
         yield Finding(
             id="caches-left", severity=Severity.WARN,
-            title=f"leftover caches take {sum(caches.values()) / MB:.0f} MB",
-            evidence=tuple(Evidence(text=f"{name}: {size / MB:.0f} MB") for name, size in caches.items()),
+            title=f"leftover caches take {shown_size(sum(caches.values()))}",
+            evidence=tuple(Evidence(text=f"{name}: {shown_size(size)}") for name, size in caches.items()),
             fix=("In the same RUN line: conda clean --all, pip --no-cache-dir, rm -rf /var/lib/apt/lists/*",),
             sources=("ufoym/deepo#113",),
         )  # fmt: skip
@@ -226,7 +227,7 @@ def _of_layers(contents: Contents) -> Iterator[Finding]:
     if large:
         yield Finding(
             id="large-layer", severity=Severity.WARN, title="a layer is larger than some registries accept",
-            evidence=tuple(Evidence(text=f"{layer.diff_id[:19]}: {layer.blob / GB:.1f} GB") for layer in large),
+            evidence=tuple(Evidence(text=f"{layer.diff_id[:19]}: {shown_size(layer.blob)}") for layer in large),
             cause="Every change uploads the whole layer again; some registries limit it to 10 GB or ten minutes.",
             fix=("Split the step; the embedded engine makes one layer per wheel.",),
             sources=("goharbor/harbor#15719", "cloudflare/serverless-registry#67"),

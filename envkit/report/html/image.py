@@ -8,6 +8,7 @@ from typing import Any
 from envkit.checks.reading import Tree, mapping, number, sequence
 from envkit.checks.sheet import LOWER, Area, Sheet, Tile, Treemap
 from envkit.ground.progress import counted
+from envkit.ground.sizes import shown_size
 from envkit.ground.text import clean, fitted
 from envkit.report.html.charts import draw
 from envkit.report.html.frame import render_page
@@ -28,7 +29,6 @@ _VERDICTS = {
     "refused": ("ERROR", "REFUSED"),
     "not proved": ("NOT_VERIFIED", "NOT VERIFIED"),
 }
-_KB, _MB, _GB = 1e3, 1e6, 1e9
 _LAST = ("tier", "runner", "signature")
 _MADE_BY = 160  # characters of the command that made a layer
 _MOST_AREAS = 80  # in a treemap; smaller ones would have only a few pixels
@@ -78,12 +78,6 @@ def _uncounted(tree: Tree) -> list[str]:
     return [f"{counted(len(passed), 'run')} passed, but {'does' if len(passed) == 1 else 'do'} not count: {signatures}"]
 
 
-def _size(value: float) -> str:
-    if value >= _GB:
-        return f"{value / _GB:.2f} GB"
-    return f"{value / _MB:.1f} MB" if value >= _MB else f"{value / _KB:.1f} kB"
-
-
 def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list[Tile]:
     tiles, size = [], number(tree["size_bytes"])
     unpacked = [number(layer.get("unpacked")) for layer in layers]
@@ -91,8 +85,8 @@ def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list
         note = "all layers as stored"
         known = [value for value in unpacked if value is not None]
         if layers and len(known) == len(layers):
-            note += f"; {_size(sum(known))} unpacked"
-        tiles.append(Tile("Size", _size(size), note, LOWER))
+            note += f"; {shown_size(sum(known))} unpacked"
+        tiles.append(Tile("Size", shown_size(size), note, LOWER))
     if tree["layers"] is not None:
         tiles.append(Tile("Layers", str(tree["layers"]), _largest(layers)))
     counts = {kind: count for kind, count in mapping(tree["packages"]).items() if count}
@@ -110,13 +104,13 @@ def _largest(layers: Sequence[Tree]) -> str:
     if not layers:
         return "sizes unknown"
     largest = max(layers, key=lambda layer: layer["size"])
-    return f"the largest is layer {largest['number']} with {_size(largest['size'])}"
+    return f"the largest is layer {largest['number']} with {shown_size(largest['size'])}"
 
 
 def _unpacked(entry: Tree) -> str:
     """Return the unpacked size of a layer or package; a dash if it is unknown."""
     value = number(entry.get("unpacked"))
-    return "-" if value is None else _size(value)
+    return "-" if value is None else shown_size(value)
 
 
 def _made_by(layer: Tree) -> str:
@@ -125,7 +119,7 @@ def _made_by(layer: Tree) -> str:
 
 def _layers_by_size(layers: Sequence[Tree]) -> Any:
     rows = [
-        Area(f"{layer['number']}: {_made_by(layer)}", float(layer["size"]), _size(layer["size"]))
+        Area(f"{layer['number']}: {_made_by(layer)}", float(layer["size"]), shown_size(layer["size"]))
         for layer in layers
         if layer["size"] > 0
     ]
@@ -137,7 +131,7 @@ def _packages_by_size(packages: Sequence[Tree]) -> Any:
         Area(
             clean(package["name"]),
             float(package["unpacked"]),
-            _size(package["unpacked"]),
+            shown_size(package["unpacked"]),
             _KINDS.get(str(package["kind"]), str(package["kind"])),
         )
         for package in packages
@@ -153,7 +147,7 @@ def _treemap(ident: str, title: str, noun: str, rows: Sequence[Area]) -> Any:
     shown, others = ranked[:_MOST_AREAS], ranked[_MOST_AREAS:]
     if others:
         value = sum(row.value for row in others)
-        shown = [*shown, Area(counted(len(others), f"other {noun}"), value, _size(value))]
+        shown = [*shown, Area(counted(len(others), f"other {noun}"), value, shown_size(value))]
     largest = "; ".join(f"{row.name}, {row.label}" for row in ranked[:3])
     return draw(Treemap(ident, title, f"{counted(len(rows), noun)}; the largest: {largest}.", shown))
 
@@ -165,7 +159,7 @@ def _layers(layers: Sequence[Tree]) -> Sheet | None:
             str(layer["number"]),
             _made_by(layer),
             str(layer["digest"] or layer["diff_id"])[7:19],  # twelve digits, after sha256:
-            _size(layer["size"]),
+            shown_size(layer["size"]),
             _unpacked(layer),
         ]
         for layer in ranked

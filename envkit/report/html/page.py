@@ -10,6 +10,7 @@ from typing import Any
 from envkit.checks.catalog import TIERS, CheckEntry, catalog
 from envkit.checks.reading import Tree, check_of, is_number, mapping, sequence
 from envkit.checks.sheet import Shown
+from envkit.ground.sizes import shown_size
 from envkit.report.environment import parts, without_identifiers
 from envkit.report.html.charts import draw
 from envkit.report.html.frame import render_page
@@ -115,7 +116,7 @@ def _view(record: Tree) -> dict[str, Any]:
 def _facts(record: Tree) -> list[str]:
     run, size = record["run"], record["subject"].get("size_bytes")
     facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s", str(run["started"])]
-    return [*environment(record["env"]), *facts, *([f"image of {size / _MB:.0f} MB"] if is_number(size) else [])]
+    return [*environment(record["env"]), *facts, *([f"image of {shown_size(size)}"] if is_number(size) else [])]
 
 
 def _group(check: str, items: Sequence[Tree], shown: Sequence[Tree]) -> tuple[str, str, str, Sequence[Tree]]:

@@ -14,6 +14,7 @@ from envkit.ground.cache import REFERENCES, RUNS, UNPACKED
 from envkit.ground.errors import EngineError
 from envkit.ground.host import cores
 from envkit.ground.progress import Reporter, counted
+from envkit.ground.sizes import shown_size
 from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.image.name import ARCHIVE, LAYOUT, PREFIX, ImageName, InArchive, InEngine, InLayout, InRegistry, image_name
@@ -100,7 +101,7 @@ class ImageStore:
     def _unpack(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> None:
         total = sum(layer.descriptor.size for layer in layers)
         with self._remote.fetched(image, layers, reporter):
-            reporter.step(f"unpack {counted(len(layers), 'layer')} ({total / 1e6:.0f} MB)")
+            reporter.step(f"unpack {counted(len(layers), 'layer')} ({shown_size(total)})")
             stop = threading.Event()
             pool = ThreadPoolExecutor(min(_MOST_WORKERS, cores()), thread_name_prefix="unpack")
             try:

@@ -46,7 +46,7 @@ def test_what_is_kept_is_shown(cache: Path, capsys: pytest.CaptureFixture[str]) 
 def test_an_empty_cache_is_no_fault(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cache"]) == 0
     assert run(["cache", "prune"]) == 0
-    assert "removed 0 entries, freed 0.0 MB" in capsys.readouterr().out
+    assert "removed 0 entries, freed 0 B" in capsys.readouterr().out
     assert not cache.exists()
 
 

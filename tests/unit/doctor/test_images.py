@@ -176,8 +176,8 @@ def test_size_is_explained(tmp_path: Path) -> None:
     contents.layers.append(LayerSize(diff_id="sha256:" + "a" * 64, tar=1, blob=LARGE_LAYER + 1))
     found = list(of_contents(contents, cuda=False))
     assert [one.id for one in found] == ["cuda-twice", "caches-left", "large-layer"]
-    assert found[0].title == "CUDA is in the image twice, which takes 60 MB"
-    assert found[1].title == "leftover caches take 60 MB"
+    assert found[0].title == "CUDA is in the image twice, which takes 60.0 MB"
+    assert found[1].title == "leftover caches take 60.0 MB"
 
 
 @pytest.mark.parametrize("name", ["", " "])

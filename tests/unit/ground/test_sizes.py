@@ -3,7 +3,7 @@
 import pytest
 
 from envkit.ground.errors import UsageError
-from envkit.ground.sizes import parse_size, shown_size
+from envkit.ground.sizes import parse_size, shown_pair, shown_size
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,20 @@ def test_sizes(text: str, size: int) -> None:
         (2_994_502_404, "2.99 GB"),
         (10**9, "1.00 GB"),
         (539_172_785, "539 MB"),
-        (45_168, "0.05 MB"),
+        (53_917_279, "53.9 MB"),
+        (539_172, "539 kB"),
         (4_168, "4.2 kB"),
-        (0, "0.00 MB"),
+        (999, "999 B"),
+        (0, "0 B"),
     ],
 )
 def test_sizes_for_people(number: int, text: str) -> None:
     assert shown_size(number) == text
+
+
+def test_sizes_beside_each_other_have_one_unit() -> None:
+    assert (shown_size(3 << 20, "MiB"), shown_size(45_168, "MB", 1)) == ("3 MiB", "0.0 MB")
+    assert shown_pair(12_000_000, 3_027_000_000, "MB") == "12 of 3027 MB"
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "1XB", "1e9", "20 apples", "inf"])

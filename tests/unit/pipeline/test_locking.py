@@ -205,7 +205,7 @@ def test_the_cost_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     build._show_cost(locked_wheels(shipped_plan("cu126", template="wheels")), Silent())
     told = capsys.readouterr()
     assert told.out == ""
-    assert "largest: einops 0.9.0, 0.0 MB" in told.err
+    assert "largest: einops 0.9.0, 2.0 kB" in told.err
     assert told.err.splitlines()[-1].split()[:2] == ["all", "6"]
 
 

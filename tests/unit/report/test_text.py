@@ -44,7 +44,7 @@ def record(*checks: dict[str, Any], verdict: str = "PASS", **changed: Any) -> di
 def test_the_verdict_comes_first_and_last_with_the_exit_code() -> None:
     lines = render_text(record(check("C05")), path="/state/r.json").splitlines()
     assert lines[0] == "PASS  train  registry.example.com/train:1"
-    assert lines[1] == "  tier quick, runner docker, 12.3 s, 2500 MB"
+    assert lines[1] == "  tier quick, runner docker, 12.3 s, 2.50 GB"
     assert lines[2].startswith("  torch 2.7.1+cu126, CUDA 12.6, Python 3.12.1, 2 x NVIDIA H200")
     assert lines[-2:] == ["PASS  1 passed. Exit code 0.", "record: /state/r.json"]
 
