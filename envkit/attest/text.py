@@ -14,7 +14,7 @@ from envkit.attest.verification import MINOR, NATIVE
 from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import counted
 from envkit.ground.sizes import shown_size
-from envkit.ground.text import clean, fitted, neutral
+from envkit.ground.text import aligned, clean, fitted, neutral, without_empty
 from envkit.resolve.gpus import capability
 
 if TYPE_CHECKING:
@@ -119,13 +119,8 @@ def _layer_table(rows: Sequence[ListedLayer]) -> Iterator[str]:
     yield from _table(("layer", "size", "unpacked", "digest", "made by"), table)
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows under their column names; empty columns are left out."""
-    columns = [column for column in range(len(names)) if any(row[column] for row in rows)]
-    cells = [[row[column] for column in columns] for row in [names, *rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(columns))]
-    for row in cells if rows else ():
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return aligned(without_empty(names, rows), indent="  ")
 
 
 def _largest(inspection: Inspection) -> Iterator[str]:
@@ -252,10 +247,7 @@ def _verifications(inspection: Inspection) -> Iterator[str]:
         "refused": "REFUSED: attached documents cannot be trusted",
         "not proved": "not verified: no valid record with a passing result",
     }[inspection.verdict]
-    rows = [_row(evidence) for evidence in inspection.evidence]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned([_row(evidence) for evidence in inspection.evidence], indent="  ")
     yield ""
 
 
@@ -264,9 +256,7 @@ def _here(inspection: Inspection) -> Iterator[str]:
     if inspection.here:
         yield "on this machine"
         rows = [(*_run(run), run.started[:16].replace("T", " "), f"by {run.runner}") for run in inspection.here[:_RUNS]]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        for row in rows:
-            yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield from aligned(rows, indent="  ")
         yield ""
     elif inspection.image.attached is None:
         # A registry may have attached records of the same image.

@@ -15,9 +15,10 @@ from envkit.cli.build_flags import SCHEMA, BuildFlags
 from envkit.cli.console import tell
 from envkit.cli.declare import new_command, verbosity
 from envkit.cli.options import STDOUT, deadline_of, exclude, load_definition, note
-from envkit.cli.output import FailureDocument, aligned, write_document
+from envkit.cli.output import FailureDocument, write_document
 from envkit.cli.record_output import ReportTarget, check_reports, publish, write_pages, write_reports
 from envkit.ground.errors import ConflictError, EnvironmentProblem, InterruptedRun
+from envkit.ground.text import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

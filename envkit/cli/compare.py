@@ -22,9 +22,10 @@ from envkit.cli.options import (
     noted,
     progress_options,
 )
-from envkit.cli.output import aligned, page_option, write_document
+from envkit.cli.output import page_option, write_document
 from envkit.cli.verify_flags import RunnerOptions
 from envkit.ground.errors import UsageError
+from envkit.ground.text import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -101,8 +101,8 @@ def command(flags: CoverFlags) -> None:
 
 def _show(coverage: Cover, inventory: Inventory) -> None:
     from envkit.cli.console import show
-    from envkit.cli.output import aligned, show_table
-    from envkit.ground.text import neutral
+    from envkit.cli.output import show_table
+    from envkit.ground.text import aligned, neutral
 
     served = sum(row.hosts.count for entry in coverage.images for row in entry.serves)
     number = len(coverage.images)

@@ -20,8 +20,9 @@ from envkit.cli.options import (
     progress_options,
     timeout_option,
 )
-from envkit.cli.output import aligned, print_json
+from envkit.cli.output import print_json
 from envkit.ground.sizes import shown_size
+from envkit.ground.text import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

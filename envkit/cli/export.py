@@ -25,9 +25,10 @@ from envkit.cli.options import (
     load_settings,
     skip_impossible_option,
 )
-from envkit.cli.output import aligned, print_json
+from envkit.cli.output import print_json
 from envkit.ground.engine_names import ENGINES
 from envkit.ground.errors import ConflictError, UsageError
+from envkit.ground.text import aligned
 
 if TYPE_CHECKING:
     from envkit.export.model import Order

@@ -12,9 +12,10 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, new_command, option
 from envkit.cli.options import facts_option, load_facts
-from envkit.cli.output import aligned, print_json
+from envkit.cli.output import print_json
 from envkit.ground import foreign
 from envkit.ground.errors import UsageError
+from envkit.ground.text import aligned
 
 if TYPE_CHECKING:
     from envkit.project.definition import Drafted

@@ -255,8 +255,9 @@ def _list_sources(facts: Facts, as_json: bool) -> None:
 
 
 def _show_entry(facts: Facts, entry: Entry) -> None:
-    from envkit.cli.output import aligned, show_table
+    from envkit.cli.output import show_table
     from envkit.facts.sources import describe, find
+    from envkit.ground.text import aligned
 
     if len(entry.rows) == 1:
         row = entry.rows[0]

@@ -119,31 +119,23 @@ def print_json(tree: Mapping[str, Any], *, ascii_only: bool = False) -> None:
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Print rows of text under their column names, without columns that are empty in every row."""
-    from envkit.ground.text import neutral
+    from envkit.ground.text import aligned, cells, neutral, without_empty
 
-    kept = [index for index in range(len(columns)) if any(row[index] for row in rows)]
-    names = [columns[index] for index in kept]
-    cells = [[neutral(row[index]) for index in kept] for row in rows]
-    lines = aligned([names, *cells])
-    if sys.stdout.isatty():
+    table = [[neutral(cell) for cell in row] for row in without_empty(columns, rows)]
+    lines = aligned(table)
+    if table and sys.stdout.isatty():
         import shutil
 
         width = shutil.get_terminal_size().columns
-        last = max(len(row[-1]) for row in [names, *cells])
+        last = max(cells(row[-1]) for row in table)
         # Only the last column is wrapped; the others have to leave it enough room.
-        if width - (max(map(len, lines)) - last) >= min(last, _NARROWEST) + 2:
-            _ruled(names, cells, title)
+        if width - (max(map(cells, lines)) - last) >= min(last, _NARROWEST) + 2:
+            _ruled(table[0], table[1:], title)
             return
     if title:
         click.echo(title)
     for line in lines:
         show(line)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with aligned columns, two spaces apart; the last column is not padded."""
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))] if rows else []
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _ruled(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:

@@ -15,10 +15,11 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, argument, flag, new_command
-from envkit.cli.output import aligned, print_json, show_table
+from envkit.cli.output import print_json, show_table
 from envkit.ground import foreign
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.settings import FILES
+from envkit.ground.text import aligned
 
 if TYPE_CHECKING:
     from envkit.ground.errors import Ending

@@ -13,10 +13,11 @@ import click
 from envkit.cli.console import StepTimer, reporter_for, tell
 from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, load_settings, noted
-from envkit.cli.output import aligned, print_json, write_document
+from envkit.cli.output import print_json, write_document
 from envkit.cli.record_output import ReportTarget, check_reports, keep_trace, publish, write_pages
 from envkit.cli.verify_flags import OBSERVED_EXAMPLE, VerifyFlags
 from envkit.ground.errors import EnvironmentProblem, NotVerifiedError, UsageError
+from envkit.ground.text import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from envkit.doctor.model import Diagnosis, Finding, Severity, counts
+from envkit.ground.text import aligned
 
 _INDENT = 9  # the width of the longest severity ("error") and the spaces around it
 _LABELS = {"evidence": "seen", "cause": "why", "check": "check", "fix": "fix", "sources": "source"}
@@ -21,9 +22,7 @@ def lines(diagnosis: Diagnosis, *, width: int, verbose: bool) -> Iterator[Line]:
     for section in diagnosis.sections:
         if len(diagnosis.sections) > 1:
             yield section.title, None
-        column = max((len(name) for name, _ in section.facts), default=0)
-        for name, value in section.facts:
-            yield f"  {name:<{column}}  {value}", None
+        yield from ((line, None) for line in aligned(section.facts, indent="  "))
         for finding in section.findings:
             yield from _finding(finding, width=width, verbose=verbose)
         if section.facts or section.findings:

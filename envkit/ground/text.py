@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LINE_LIMIT = 8192  # characters; a progress bar without line breaks can have millions
 # Colors and cursor movements (CSI), titles and links (OSC and other strings), and escapes of two or more characters.
@@ -48,6 +48,8 @@ def clean(text: object) -> str:
 
 def cells(text: str) -> int:
     """Return the width of a text in terminal cells: East Asian wide characters take two, combining marks none."""
+    if text.isascii():
+        return len(text)
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
@@ -63,6 +65,29 @@ def fitted(text: str, width: int) -> str:
             break
         kept += char
     return kept.rstrip() + "…"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, indent: str = "", left: int | None = None) -> list[str]:
+    """Return rows as lines with aligned columns, two spaces apart; no line ends with spaces.
+
+    Args:
+        rows: the cells, those of the head included.
+        indent: the beginning of each line.
+        left: the number of columns that are aligned left, the others are aligned right; None = all.
+    """
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+
+    def padded(column: int, cell: str) -> str:
+        blanks = " " * (widths[column] - cells(cell))
+        return cell + blanks if left is None or column < left else blanks + cell
+
+    return [(indent + "  ".join(padded(column, cell) for column, cell in enumerate(row))).rstrip() for row in rows]
+
+
+def without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the head and the rows without columns that are empty in every row; nothing without rows."""
+    kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    return [[row[column] for column in kept] for row in (head, *rows)] if rows else []
 
 
 def folded(line: str, width: int) -> list[str]:

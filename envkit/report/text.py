@@ -13,7 +13,7 @@ from typing import Any
 
 from envkit.checks.reading import Tree
 from envkit.ground.sizes import shown_size
-from envkit.ground.text import cells, clean, fitted
+from envkit.ground.text import aligned, cells, clean, fitted
 from envkit.report.measured import BUSY, measured, sheets
 from envkit.report.reading import (
     NOT_PROMISED,
@@ -225,7 +225,8 @@ def _measured(checks: Sequence[Tree], width: int) -> list[Line]:
     lines: list[Line] = []
     for sheet in sheets(checks):
         rows = [[clean(cell) for cell in row] for row in sheet.rows]
-        lines += [(), (Span(sheet.title, "bold"),), *table(sheet.head, rows, indent="  ", left=sheet.left)]
+        head, *others = aligned([sheet.head, *rows], indent="  ", left=sheet.left)
+        lines += [(), (Span(sheet.title, "bold"),), (Span(head, "dim"),), *((Span(line),) for line in others)]
         for note in sheet.notes:
             lines += wrapped(note, width, first="  ")
         for advice in sheet.advice:
@@ -291,18 +292,3 @@ def wrapped(
     safe = [piece if not piece.startswith(("::", "##")) else f"| {piece}" for piece in pieces]
     opening = [Span(first, first_style), *(Span(hang) for _ in safe[1:])]
     return [(span, Span(piece, style)) for span, piece in zip(opening, safe, strict=True)]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str, left: int = 1) -> list[Line]:
-    """Return aligned columns: the first `left` columns are left-aligned, the others right-aligned."""
-    columns = [[cell[column] for cell in (head, *rows)] for column in range(len(head))]
-    widths = [max(cells(cell) for cell in column) for column in columns]
-
-    def row(values: Sequence[str]) -> str:
-        padded = [
-            value + " " * (width - cells(value)) if index < left else " " * (width - cells(value)) + value
-            for index, (value, width) in enumerate(zip(values, widths, strict=True))
-        ]
-        return "  ".join(padded).rstrip()
-
-    return [(Span(indent), Span(row(head), "dim")), *((Span(indent + row(item)),) for item in rows)]

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envkit.cli.output import aligned, show_table
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert aligned([("a", "b"), ("long", "c")]) == ["a     b", "long  c"]
-    assert aligned([]) == []
+from envkit.cli.output import show_table
 
 
 def test_a_column_without_any_value_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:

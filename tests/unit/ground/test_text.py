@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from envkit.ground.text import LINE_LIMIT, Lines, neutral
+from envkit.ground.text import LINE_LIMIT, Lines, aligned, neutral, without_empty
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,15 @@ def test_a_line_without_end_does_not_fill_memory() -> None:
     pieces = [line for _ in range(100) for line in lines.feed("x" * 1000)]
     assert pieces
     assert len("".join(lines.rest())) <= 2 * LINE_LIMIT
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert aligned([("a", "b"), ("long", "c")]) == ["a     b", "long  c"]
+    assert aligned([("日本", "b"), ("abc", "")], indent=" ") == [" 日本  b", " abc"]
+    assert aligned([["a", "b"], ["xx", "1"], ["x", "22"]], left=1) == ["a    b", "xx   1", "x   22"]
+    assert aligned([]) == []
+
+
+def test_a_column_is_left_out_if_it_is_empty_in_every_row() -> None:
+    assert without_empty(("a", "b"), [("", "1"), ("", "2")]) == [["b"], ["1"], ["2"]]
+    assert without_empty(("a", "b"), []) == []

@@ -8,7 +8,7 @@ import pytest
 
 from envkit.ground.text import cells, clean, fitted
 from envkit.report.formats import pretty
-from envkit.report.text import plain, render_text, report_lines, table, wrapped
+from envkit.report.text import plain, render_text, report_lines, wrapped
 
 LONG = "the relative error 3.1e-03 lies between the bands of fp32 and TF32, which no precision promised by it explains"
 
@@ -176,11 +176,6 @@ def test_wide_characters_count_twice_and_marks_not_at_all() -> None:
 def test_a_long_word_is_broken_and_an_empty_text_is_one_line() -> None:
     assert len(wrapped("x" * 100, 40, first="  ")) == 3
     assert [plain(line) for line in wrapped("", 40, first="- ")] == ["-"]
-
-
-def test_columns_are_aligned() -> None:
-    lines = [plain(line) for line in table(["a", "b"], [["xx", "1"], ["x", "22"]], indent=" ")]
-    assert lines == [" a    b", " xx   1", " x   22"]
 
 
 def test_clean_text_is_one_line() -> None:
