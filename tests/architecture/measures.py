@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _STORE_WRITERS = ("write_atomic", "write_new", "replacing")
 _NAME_PREFIX = re.compile(r"(oci|docker-archive|docker-daemon|sif|registry):")
 _NAME_KINDS = {"oci", "docker-archive", "docker-daemon", "sif"}
 _NAME_CONSTANTS = {"LAYOUT", "ARCHIVE", "SIF", "DAEMON", "REGISTRY", "PREFIX"}
+_UNIT = re.compile(r" ?[kKMGT]i?B\b")
+_SHRINKING = (ast.Div, ast.FloorDiv, ast.RShift)
 _TAKING_APART = {"startswith", "removeprefix", "partition", "rpartition", "split", "rsplit", "index", "find"}
 
 
@@ -260,6 +263,26 @@ def schema_homes(found: list[Module]) -> dict[str, set[str]]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SCHEMA.fullmatch(node.value):
                 homes[node.value].add(one.name)
     return dict(homes)
+
+
+def has_envkit(name: str) -> bool:
+    """Return whether a module may import envkit: the payload runs in images that have none."""
+    return not (name.startswith("envkit.smoke") or (name.startswith("envkit.checks.") and name.endswith(".observe")))
+
+
+def size_formatters(found: list[Module]) -> set[str]:
+    """Return the modules that write bytes with their unit: `f"{size / 1e9:.2f} GB"`, `f"{most >> 20} MiB"`."""
+    return {one.name for one in found if any(map(_formats_size, nodes(one.tree)))}
+
+
+def column_padders(found: list[Module]) -> set[str]:
+    """Return the modules that pad text to a width that they compute, as for the columns of a table."""
+    return {one.name for one in found if any(map(_pads, nodes(one.tree)))}
+
+
+def markdown_tables(found: list[Module]) -> set[str]:
+    """Return the modules that write the line below the head of a Markdown table."""
+    return {one.name for one in found if any("---|" in text for text in _texts(one.tree))}
 
 
 def parser_options(found: list[Module]) -> set[str]:
@@ -604,6 +627,45 @@ def _has_details(node: ast.AST, unpacked: set[str]) -> bool:
         or (isinstance(part, ast.Name) and part.id in unpacked)
         for part in parts
     )
+
+
+def _formats_size(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and re.search(rf"\{{[^{{}}]*\}}{_UNIT.pattern}", node.value) is not None
+    parts = node.values if isinstance(node, ast.JoinedStr) else []
+    for index, (number, after) in enumerate(pairwise(parts)):
+        if isinstance(number, ast.FormattedValue) and isinstance(after, ast.Constant):
+            text = str(after.value)
+            is_computed = any(isinstance(getattr(part, "op", None), _SHRINKING) for part in nodes(number.value))
+            unit = _UNIT.match(text)
+            # A rate, such as `{rate:.1f} GB/s`, counts if it is made of bytes here.
+            if unit and (is_computed or (number.format_spec is not None and text[unit.end() :][:1] != "/")):
+                return True
+            if is_computed and text == " " and isinstance(parts[index + 2], ast.FormattedValue):
+                return True
+    return False
+
+
+def _pads(node: ast.AST) -> bool:
+    if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
+        spec = node.format_spec.values
+        sides = {str(part.value)[-1:] for part in spec if isinstance(part, ast.Constant)}
+        return bool(sides & set("<>^")) and any(
+            isinstance(part, ast.FormattedValue) and _varies(part.value) for part in spec
+        )
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        blank, width = node.left, node.right
+        is_blank = isinstance(blank, ast.Constant) and blank.value == " "
+        return (
+            is_blank and any(isinstance(getattr(part, "op", None), ast.Sub) for part in nodes(width)) and _varies(width)
+        )
+    is_method = isinstance(node, ast.Call) and _called(node) in ("ljust", "rjust", "center")
+    return is_method and len(node.args) == 1 and _varies(node.args[0])  # type: ignore[attr-defined]
+
+
+def _varies(width: ast.AST) -> bool:
+    """Return whether a width has a part that is no constant: `_INDENT - 2` has none."""
+    return any(isinstance(part, ast.Name) and not part.id.isupper() for part in nodes(width))
 
 
 def _finds_cache(node: ast.AST) -> bool:

@@ -55,6 +55,9 @@ def rows(folder: Path) -> list[Row]:
         ("implementations: does a build run on this GPU", measures.gpu_rules(package)),
         ("implementations: what a PCIe lane carries", measures.lane_tables(package)),
         ("modules that write layers into the cache", layers & measures.writers(package)),
+        ("modules that show sizes", set(filter(measures.has_envkit, measures.size_formatters(package)))),
+        ("modules that align columns", measures.column_padders(package)),
+        ("modules that write tables in Markdown", measures.markdown_tables(package)),
         ("packages that name the cache's folders", {name.split(".")[1] for name in listing}),
     ]
     files = [path for path in folder.rglob("*.py") if not re.match(r"c\d\d_", path.parent.name)]

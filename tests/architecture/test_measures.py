@@ -391,3 +391,52 @@ def test_a_second_table_of_a_concept_is_seen(concept: str, second: str, tmp_path
     found = measures.concept_tables(package(tmp_path, one=one, second=second))
     assert found[concept] == {"made.second"}
     assert {module for modules in found.values() for module in modules} == {"made.second"}
+
+
+_NO_SIZE = """
+def f(size, rate, mib, share, ratio, unit, shown_size):
+    shown_size(size, "MB")
+    return f"{rate:.1f} GB/s", f"{mib} MiB", f"{share / 2:.0%} of it", f"{ratio:.2f} {unit}", "32 GB", size / 1e9
+"""
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        'f"{size / 1e9:.2f} GB"',
+        'f"({sum(sizes) / MB:.0f} MB of layers)"',
+        'f"{most >> 20} MiB"',
+        'f"{memory // 2**20}MiB"',
+        'f"{rate / 1e9:.1f} GB/s"',
+        'f"{gigabytes:.1f} GB free"',
+        'f"{size / factor:.{digits}f} {unit}"',
+        '"{:.1f} GiB".format(gibibytes)',
+    ],
+)
+def test_a_second_text_of_a_size_is_seen(tmp_path: Path, second: str) -> None:
+    found = package(tmp_path, none=_NO_SIZE, second=f"def f():\n    return {second}")
+    assert measures.size_formatters(found) == {"made.second"}
+
+
+_NO_COLUMNS = """
+WIDTH = 8
+def f(name, size, value):
+    b"x".ljust(512, b"0")
+    return f"{name:<8}  {size:>{WIDTH - 2}}", f"{value:.{size}f}", " " * size, " " * (WIDTH - 2), name.ljust(WIDTH)
+"""
+
+
+@pytest.mark.parametrize(
+    "second",
+    ['f"{name:<{width}}  {text}"', 'f"{name:>{max(widths)}}"', "name.ljust(width)", 'name + " " * (width - len(name))'],
+)
+def test_a_second_way_to_align_columns_is_seen(tmp_path: Path, second: str) -> None:
+    found = package(tmp_path, none=_NO_COLUMNS, second=f"def f():\n    return {second}")
+    assert measures.column_padders(found) == {"made.second"}
+
+
+@pytest.mark.parametrize("second", ['"|" + "---|" * columns', '"| a | b |\\n|---|---:|"', "f\"|{'---|' * texts}\""])
+def test_a_second_table_in_markdown_is_seen(tmp_path: Path, second: str) -> None:
+    none = '"""Writes |---|---|."""\nLINE = " | ".join("ab")\nRULE = "---"'
+    found = package(tmp_path, none=none, second=f"def f():\n    return {second}")
+    assert measures.markdown_tables(found) == {"made.second"}

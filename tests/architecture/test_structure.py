@@ -98,6 +98,30 @@ def test_what_is_installed_on_this_machine_takes_no_sources_of_a_checkout(packag
     assert measures.takers(package, "envkit.pipeline", "installing") == {"envkit.cli.install"}
 
 
+def test_one_module_shows_sizes(package: list[measures.Module]) -> None:
+    """One size is one number in one run, whichever command or report shows it."""
+    assert set(filter(measures.has_envkit, measures.size_formatters(package))) == {
+        "envkit.ground.sizes",
+        "envkit.report.environment",  # values of a record, with the digits and the unit that it has
+        "envkit.resolve.suggest",  # a value of --max-size as a user types it
+    }
+
+
+def test_one_module_aligns_columns(package: list[measures.Module]) -> None:
+    assert measures.column_padders(package) == {
+        "envkit.ground.text",
+        "envkit.cli.config", "envkit.cli.help",  # lists with more lines below each entry
+        "envkit.cli.declare",  # explanations beside the examples that leave room for them
+        "envkit.report.text",  # paragraphs beside their labels
+        "envkit.verify.payload",  # code in the columns where it was
+        "envkit.watch.text",  # bars
+    }  # fmt: skip
+
+
+def test_one_module_writes_tables_in_markdown(package: list[measures.Module]) -> None:
+    assert measures.markdown_tables(package) == {"envkit.report.markdown"}
+
+
 def test_an_option_is_declared_once_as_a_field(package: list[measures.Module]) -> None:
     """The parser, the help and the value that a command gets are made from that field."""
     assert measures.parser_options(package) == {"envkit.cli.main"}  # --version, which click answers itself
