@@ -9,7 +9,7 @@ import pytest
 
 import envkit
 from envkit.ground import cache
-from tests.architecture import concepts, doors, measures
+from tests.architecture import concepts, doors, measures, table
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +147,11 @@ def test_one_module_tags_verified_images(package: list[measures.Module]) -> None
     """Builds, pushes and fleets call it; elsewhere, a tag would move before the verification or past a refusal."""
     assert measures.tag_setters(package) == set().union(*doors.TAG_SETTERS.values())
     assert measures.takers(package, "envkit.registry.tagging", "move_tag") == {"envkit.pipeline.publish"}
+
+
+def test_five_files_show_how_a_wheel_becomes_a_layer() -> None:
+    _, count, names = table.wheel_row()
+    assert 0 < count <= 5, names
 
 
 def test_one_class_collects_the_errors_of_a_document(package: list[measures.Module]) -> None:
