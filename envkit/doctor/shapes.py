@@ -115,11 +115,12 @@ _NO_FAILURE = re.compile(r"\b(?:0|no|without|zero) (?:files? |tests? )?(?:fail(?
 _EVENT = re.compile(r"^Warning {1,30}[A-Z]\w{2,60}\b")  # an event as `kubectl describe` prints it
 # Messages of these levels are no failures, whatever they quote.
 _CALM = re.compile(
-    r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|\blevel=(?:info|debug|warning)\b|\b(?:WARNING|WARN)\b|Warning:|^\[?W\d{3,4} "
+    r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|\blevel=(?:info|debug|warning)\b(?! msg=\"?Error: )"
+    r"|\b(?:WARNING|WARN)\b|Warning:|^\[?W\d{3,4} "
     r"|\bI (?:tensorflow|external)/"  # TensorFlow writes its levels as letters
 )
 _INFORMATIONAL = re.compile(
-    r"\blevel=(?:info|debug)\b"
+    r"\blevel=(?:info|debug)\b(?! msg=\"?Error: )"  # the validator of the GPU operator ends with such a line
     r"|^ERROR: Ignored the following (?:yanked )?versions"  # pip lists what it skipped, whether or not it finds others
     r"|^frame #\d{1,4}: "  # of a C++ stack, in which c10::Error is the name of a class
     # TensorFlow and XLA print these with the letter of an error in jobs that go well.
