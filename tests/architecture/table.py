@@ -54,7 +54,6 @@ def rows(folder: Path) -> list[Row]:
         ("modules that tag verified images", measures.takers(package, "envkit.registry.tagging", "move_tag")),
         ("implementations: does a build run on this GPU", measures.gpu_rules(package)),
         ("implementations: what a PCIe lane carries", measures.lane_tables(package)),
-        ("modules that move a verified image's tag", measures.takers(package, "envkit.registry.tagging", "move_tag")),
         ("modules that write layers into the cache", layers & measures.writers(package)),
         ("modules that show sizes", set(filter(measures.has_envkit, measures.size_formatters(package)))),
         ("modules that align columns", measures.column_padders(package)),
