@@ -25,7 +25,7 @@ WORDS = (
     "unable to", "not permitted", "denied", "refused", "no such", "not found", "no devices were found",
     "not allowed", "is configured", "invalid", "corrupt", "mismatch", "not supported", "interrupt", "deadline",
     "errimagepull", "containercannotrun", "segmentation fault", "unexpected", "rc=",
-    "problems while solving", "nothing provides", "repo priority",
+    "problems while solving", "nothing provides", "repo priority", "\u00d7 ",
     ": line ", "sh: ", "没有那个文件", *(text.lower() for text in locales.ALL),
 )  # fmt: skip
 """A line without one of these shows no failure by its words, unless it has the shape of an exception's name."""
@@ -83,6 +83,7 @@ _SURE = re.compile(
     # The solvers of conda and mamba.
     r"|^Encountered problems while solving|\bCould not solve for environment specs|^- nothing provides "
     r"|\bis excluded by strict repo priority"
+    r"|^(?:Error: {1,4})?\u00d7 \S"  # uv and pixi put a cross before an error
     # Final states of Slurm and Kubernetes.
     rf"|\bDUE TO (?:{programs.phrases('Slurm')})|\bCANCELLED AT \d|\boom[_-]kill event"
     r"|: task [\d,-]{1,40}: (?:Killed|Terminated|Exited|Out Of Memory|Aborted|Segmentation|Bus)"

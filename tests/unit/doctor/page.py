@@ -38,6 +38,7 @@ TITLES = {
     "packages": "Installers: pip, uv, Poetry, pixi, conda",
     "extensions": "Compiling extensions and drivers",
     "toolchains": "Compilers, linkers, CMake, cargo",
+    "sources": "Compiler errors in the source of a package",
     "system": "Packages of the distribution: apt, dnf, apk",
     "hosts": "Drivers, GPU hosts, CI runners",
     "compile": "torch.compile and triton",
