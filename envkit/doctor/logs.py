@@ -45,6 +45,8 @@ _WARNED = re.compile(r"Warning: |\bWARNING\b|^\[W")  # NCCL WARN is about an err
 _CODES = ("exit", "code", "status", "rc=", *locales.EXIT_CODE)
 _MOST_SHAPES = 20_000
 _LONG_SHAPE = 300  # bytes
+_GRAM = 3  # characters at the start of a literal
+_SHORT = ()  # in its place for a shorter literal, which is searched in every text
 _ERRORS = "surrogatepass"  # of a log that is cut in the middle of a character of UTF-16
 
 
@@ -334,7 +336,17 @@ class _Index:
         own = dict.fromkeys((*self._starts, *self._contexts, *self._clues, *self._codes, *words))
         self.literals = frozenset(own)  # and the words of failures; without those of `contexts`, no other line matters
         among = dict.fromkeys((*own, *contexts.literals()))  # in the order of the rows
-        self.masked = tuple((text, _masked(text).decode()) for text in among)
+        self._masked = tuple((text, _masked(text).decode()) for text in among)
+        self._starting: dict[tuple[str, ...], list[int]] = {}
+        for place, (_, masked) in enumerate(self._masked):
+            self._starting.setdefault(tuple(masked[:_GRAM]) if len(masked) >= _GRAM else _SHORT, []).append(place)
+
+    def present(self, text: str) -> list[tuple[str, str]]:
+        """Return the literals in a text with all its digits equal, each as it is and so masked, in their order."""
+        # A text has few of the literals: each is searched only if the characters that it starts with are there.
+        grams = {_SHORT, *zip(*(text[start:] for start in range(_GRAM)), strict=False)}
+        places = sorted(place for gram in grams & self._starting.keys() for place in self._starting[gram])
+        return [self._masked[place] for place in places if self._masked[place][1] in text]
 
     def tests(self, literals: Iterable[str]) -> bool:
         """Return whether a line is tested for one of these literals alone; the others need an error code besides."""
@@ -406,7 +418,7 @@ class _Shapes:
             # Once for all new ones: most literals are in none, so each is searched for few of them.
             texts = {shape: shape.decode(errors=_ERRORS).lower() for shape in new}
             whole = "\n".join(texts.values())
-            present = [pair for pair in self._index.masked if pair[1] in whole]
+            present = self._index.present(whole)
             known.update((shape, self._shape(texts[shape], line, present)) for shape, line in new.items())
         heads = self._result.faults.heads
         for number, line, shape in zip(numbers, lines, map(known.__getitem__, masked), strict=True):
