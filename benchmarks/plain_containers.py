@@ -222,19 +222,28 @@ def chroot_of(image: str, root: Path) -> Iterator[Path]:
     """Yield a folder with the files of an image and the machine's own /proc, /sys and /dev; remove it afterwards."""
     root.mkdir()
     ident = subprocess.run(["docker", "create", image], check=True, capture_output=True, text=True).stdout.strip()
-    mounted: list[Path] = []
     try:
         with subprocess.Popen(["docker", "export", ident], stdout=subprocess.PIPE) as source:
             subprocess.run(["tar", "-x", "-C", str(root)], stdin=source.stdout, check=True)
+        with machine_files(root):
+            yield root
+    finally:
+        subprocess.run(["docker", "rm", ident], check=True, capture_output=True)
+        shutil.rmtree(root)
+
+
+@contextmanager
+def machine_files(root: Path) -> Iterator[None]:
+    """Mount the machine's own /proc, /sys and /dev in a root."""
+    mounted: list[Path] = []
+    try:
         for name in ("proc", "sys", "dev", "dev/shm"):
             subprocess.run(["mount", "--bind", f"/{name}", str(root / name)], check=True)
             mounted.append(root / name)
-        yield root
+        yield
     finally:
         for path in reversed(mounted):
             subprocess.run(["umount", str(path)], check=True)
-        subprocess.run(["docker", "rm", ident], check=True, capture_output=True)
-        shutil.rmtree(root)
 
 
 def _run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._report import Figure, finish, tell
+from benchmarks.plain_containers import machine_files
 from tests.world import apt
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -107,15 +108,8 @@ def _root(suite: str) -> Iterator[Path]:
         shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
         shutil.copy(_AUTHORITIES, root / "authorities.crt")
         subprocess.run(["git", "clone", "-q", str(CHECKOUT), str(root / "root/checkout")], check=True)
-        mounted = []
-        try:
-            for name in ("proc", "sys", "dev", "dev/shm"):
-                subprocess.run(["mount", "--bind", f"/{name}", str(root / name)], check=True)
-                mounted.append(root / name)
+        with machine_files(root):
             yield root
-        finally:
-            for path in reversed(mounted):
-                subprocess.run(["umount", str(path)], check=True)
 
 
 def _type(root: Path, typed: Sequence[str], place: str, cache: Path | None) -> list[Step]:
