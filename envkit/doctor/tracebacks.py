@@ -2,8 +2,9 @@
 
 Read are the frames of Python (`File "train.py", line 41, in main`), of IPython (`File train.py:41, in main(cfg)`,
 `Cell In[3], line 2`) and of Rich (`│ /srv/train.py:41 in main │`). A frame of an installed package or of the standard
-library is not the user's. An exception whose frames are all of others has the place of the one that it led to. Of two
-tracebacks that are printed at the same time the frames cannot be told apart, so such exceptions have no origin.
+library is not the user's. If one package called another that raised the exception, both are named: they may not fit. An
+exception whose frames are all of others has the place of the one that it led to. Of two tracebacks that are printed at
+the same time the frames cannot be told apart, so such exceptions have no origin.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _FOREIGN = re.compile(
     r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib(?:64)?[\\/]python\d|[\\/]Python\d{2,3}[\\/][Ll]ib[\\/]|^<"
     r"|[\\/]envs[\\/][^\\/]{1,80}[\\/][Ll]ib[\\/]"
 )
+_PACKAGE = re.compile(r"[\\/](?:site|dist)-packages[\\/](\w{1,60})[\\/]")
 _SHOWN = 120  # characters of a place, from its end
 
 
@@ -56,6 +58,8 @@ class Traceback:
 
     own: str = ""  # the innermost frame of the user's code
     is_foreign: bool = False  # whether frames of others follow it
+    packages: tuple[str, ...] = ()  # the last two of the installed packages whose frames follow it
+    is_in_package: bool = False  # whether the innermost frame is of one
 
     def read(self, text: str) -> None:
         """Take a line of the traceback, without the prefixes of engines."""
@@ -63,11 +67,26 @@ class Traceback:
         if match is None:
             return
         self.is_foreign = _FOREIGN.search(match["file"]) is not None
+        self._read_package(_PACKAGE.search(match["file"]))
         if not self.is_foreign:
+            self.packages = ()
             where = "" if match["where"] in (None, "", "<module>") else f" in {match['where']}"
             self.own = f"{match['file']}:{match['line']}"[-_SHOWN:] + where
+
+    def _read_package(self, package: re.Match[str] | None) -> None:
+        self.is_in_package = package is not None
+        if package is None or self.packages[-1:] == (package[1],):
+            return
+        # The modules, hooks and decorators of torch pass a call on to the package that it is for.
+        before = self.packages[:-1] if self.packages[-1:] == ("torch",) else self.packages[-1:]
+        self.packages = before if before == (package[1],) else (*before, package[1])
 
     @property
     def origin(self) -> str:
         """Where the exception was raised, in one clause; "" if no frame is the user's."""
-        return self.own and (f"in a call at {self.own}" if self.is_foreign else f"at {self.own}")
+        if not self.is_foreign:
+            return self.own and f"at {self.own}"
+        if not (self.is_in_package and len(self.packages) > 1):
+            return self.own and f"in a call at {self.own}"
+        caller, called = self.packages
+        return self.own and f"in {called}, called by {caller}, in a call at {self.own}"

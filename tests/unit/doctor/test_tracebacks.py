@@ -89,6 +89,33 @@ def test_the_users_line_is_named_and_no_cause(log: str, place: str, prefix: str)
     )
 
 
+@pytest.mark.parametrize(
+    ("inner", "place"),
+    [
+        (
+            ["transformers/trainer.py", "accelerate/optimizer.py", "accelerate/state.py"],
+            "in accelerate, called by transformers, ",
+        ),
+        (
+            ["transformers/trainer.py", "torch/nn/modules/module.py", "peft/model.py"],
+            "in peft, called by transformers, ",
+        ),
+        (["transformers/trainer.py", "torch/optim/adamw.py"], "in torch, called by transformers, "),
+        (["transformers/trainer.py", "torch/nn/modules/module.py", "transformers/models/x.py"], ""),
+        (["torch/nn/modules/module.py", "peft/model.py"], ""),
+        (["transformers/trainer.py", "peft/model.py", "../json/decoder.py"], ""),
+    ],
+)
+def test_of_two_packages_the_one_that_raised_and_its_caller_are_named(inner: list[str], place: str) -> None:
+    frames = [f"/env/lib/python3.10/site-packages/{name}".replace("/site-packages/..", "") for name in inner]
+    log = ["Traceback (most recent call last):", '  File "/home/u/train.py", line 221, in train', "    fit()"]
+    for frame in frames:
+        log += [f'  File "{frame}", line 12, in step', "    step()"]
+    found = diagnosed("\n".join([*log, "AttributeError: 'Optimizer' object has no attribute 'warm'"]))
+    facts = dict(found.sections[0].facts)
+    assert facts[f"line {len(log) + 1} raised"] == f"{place}in a call at /home/u/train.py:221 in train"
+
+
 def test_the_users_line_of_a_known_failure_is_said_too() -> None:
     found = diagnosed(KNOWN)
     assert (found.verdict, found.findings[0].id) == (Verdict.NAMED, "json-not-json")
