@@ -231,7 +231,7 @@ def _verdict(
     sure = [evidence for evidence in unknown if evidence.line in kept]
     if causes and not all(_is_overtaken(found, sure) for found in causes):
         return Verdict.NAMED
-    ended_well = last is not None and shapes.is_good_end(last.text)
+    ended_well = last is not None and (shapes.is_good_end(last.text) or _is_answered(result, last))
     # An effect explains nothing alone, but a crash stays one; others, such as a missing GPU, may be what was meant.
     crashed = any(shapes.sign(evidence.text) is shapes.Sign.SURE for found in errors for evidence in found.evidence)
     if causes or sure or crashed or any(result.hits[found.id].row.role == "end" for found in errors):
@@ -239,6 +239,11 @@ def _verdict(
     if ended_well:
         return Verdict.CLEAR
     return Verdict.UNKNOWN if errors or unknown else Verdict.OPEN
+
+
+def _is_answered(result: ScanResult, last: Evidence) -> bool:
+    """Return whether the last line is what a command above it prints if a GPU can be used."""
+    return any(number < (last.line or 0) and shapes.is_good_answer(line, last.text) for number, line in result.end)
 
 
 def _is_overtaken(found: Finding, sure: Sequence[Evidence]) -> bool:
@@ -263,7 +268,11 @@ def _conclusion(
         return _unrecognized(findings, unknown, result) if unknown else _unexplained(findings[0])
     if verdict is Verdict.CLEAR and last is not None:
         return f"no sign of failure: the log ends with {last.text[:_QUOTE]!r} (line {last.line})"
-    return "no sign of failure, but the log does not say how the job ended" if result.lines else "the log is empty"
+    if not result.lines:
+        return "the log is empty"
+    warned = next((found for found in findings if found.severity is Severity.WARN), None)
+    seen = "no sign of failure" if warned is None else f"{warned.title} (line {warned.evidence[0].line}, a warning)"
+    return f"{seen}, but the log does not say how the job ended"
 
 
 def _unrecognized(findings: Sequence[Finding], unknown: Sequence[Evidence], result: ScanResult) -> str:
@@ -472,7 +481,7 @@ def _start(watch: _Watch, number: int, line: str, result: ScanResult) -> bool:
     """Return whether a line that fits a signature shows its failure."""
     signature = watch.signature
     # Engines quote errors in informational lines of their own logs.
-    if watch.row.severity is Severity.ERROR and shapes.is_informational(line):
+    if watch.row.severity is Severity.ERROR and not signature.info and shapes.is_informational(line):
         return False
     if signature.near:
         around = result.around.setdefault(watch, _Around())

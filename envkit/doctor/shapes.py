@@ -143,6 +143,7 @@ _QUOTED = re.compile(
     # nccl-tests prints its result after a "#", and Slurm reads options there.
     r"|^(?:#(?!\d|#\[| Out of bounds values : |SBATCH -)|//|/\*|<!--|rem |REM )"
 )
+_SERVED = r"(?!health|metrics|ping|ready|live|favicon)\w"  # a request of a client, and not a check of the server
 _JOB = r"(?:training|fine-?tuning|pre-?training|run|job|build|pipeline|experiment|everything)"
 _GOOD = re.compile(
     r"^(?:all )?done\W{0,5}$|^finished\W{0,5}$|^finished training\b|\bdone training in \d|\bend of run$"
@@ -157,9 +158,23 @@ _GOOD = re.compile(
     rf"|\b(?:{programs.alternatives('Slurm', WELL)})\b.{{0,60}} 0:0$|^reason: {{1,30}}(?:{_WELL})$"
     rf"|^(?:status|state): {{1,30}}(?:{_WELL}|{_UP})$"
     rf"|^normal {{1,30}}(?:started|completed)\b|\b[\w-]{{1,200}} +(?:1/1 +(?:{_UP})|[01]/1 +(?:{_WELL})) "
-    r"|^(?:saved|wrote) (?:the )?(?:final |last |best )?(?:model|checkpoint|weights)\b",
+    r"|^(?:saved|wrote) (?:the )?(?:final |last |best )?(?:model|checkpoint|weights)\b|^success!{0,3}$"
+    # Servers that are up or answered a client: uvicorn, Flask, Gradio, llama.cpp, SGLang, Gin (Ollama), vLLM.
+    r"|^INFO: {1,8}(?:Application startup complete\.|Uvicorn running on \S)|^ ?\* Running on (?:local URL: {1,4})?http"
+    r"|^Running on local URL: {1,4}http|\ball slots are idle$|\bThe server is fired up and ready to roll"
+    rf"|\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?::\d{{1,5}})? - .{{0,60}}"
+    rf"\"(?:GET|POST) /{_SERVED}\S{{0,300}} HTTP/[12](?:\.\d)?\" 200\b"
+    rf"|(?:^|\]: )\[GIN\] .{{10,60}}\| 200 \|.{{1,80}}\b(?:GET|POST) {{1,8}}\"/{_SERVED}"
+    r"|\bAvg generation throughput: [\d.]{1,12} tokens/s, Running: \d",
     re.IGNORECASE,
 )
+# Commands that ask for the GPU, and what they print if it can be used.
+_ANSWERS = (
+    (re.compile(r"(?:^|[\s;&/$#>])nvidia-smi(?: -L| --list-gpus)?['\"]?$"),
+     re.compile(r"^GPU \d{1,3}: .{3,100} \(UUID: (?:GPU|MIG)-[0-9a-fA-F-]{8,40}\)$")),
+    (re.compile(r"\bpython[\d.]{0,5} .{0,300}\bcuda\.is_available\(\)"), re.compile(r"^(?:\S{1,40} ){0,4}True$")),
+)  # fmt: skip
+_PROMPT = re.compile(r"^(?:\([\w.-]{1,60}\) )?(?:\[?[\w.-]{1,60}@[^$#>]{1,160})?[$#>] ")
 # Not the end, or only that of a part.
 _DENIED = re.compile(
     r"\bnot (?:yet )?\w{0,12} ?(?:finished|complete|done|succe)|\bun(?:finished|success)"
@@ -200,6 +215,13 @@ def quoted(text: str) -> bool:
 def is_good_end(text: str) -> bool:
     """Return whether a line says that a job ended well or runs."""
     return _GOOD.search(text) is not None and _DENIED.search(text) is None
+
+
+def is_good_answer(command: str, text: str) -> bool:
+    """Return whether a line at a prompt asks for the GPU, and a text answers that it can be used."""
+    if not _PROMPT.match(command):
+        return False
+    return any(asked.search(command.rstrip()) and answer.search(text) for asked, answer in _ANSWERS)
 
 
 def may_name_exception(text: str) -> bool:

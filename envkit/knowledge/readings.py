@@ -48,7 +48,7 @@ class Values:
         match = compiled(reading.signature.match or "").search(line)
         if match is None:
             return
-        self.latest |= {name: Value(value.strip()[:_LONGEST]) for name, value in match.groupdict().items() if value}
+        self.latest |= {name: Value(_cut(value.strip())) for name, value in match.groupdict().items() if value}
         if reading.say and not self._say(reading.say):
             self._waiting[reading.say] = None
 
@@ -64,6 +64,11 @@ class Values:
         if len(self._said) < _MOST:
             self._said[sentence.format_map(self.latest)] = None
         return True
+
+
+def _cut(value: str) -> str:
+    """Return a value that is not too long; a longer one ends after a word."""
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST].rpartition(' ')[0] or value[:_LONGEST]} \u2026"
 
 
 def wanted(sentence: str) -> frozenset[str]:

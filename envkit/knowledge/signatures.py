@@ -17,7 +17,7 @@ from envkit.ground.errors import UsageError
 NEAR = 60
 """Lines before and after in which `near` is searched: the length of a traceback with its context."""
 
-_FIELDS = {"has", "match", "near", "unless"}
+_FIELDS = {"has", "match", "near", "unless", "info"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Signature:
     match: str | None = None
     near: tuple[str, ...] = ()
     unless: str | None = None
+    info: bool = False  # the program writes it with the level of information, in which others quote errors
 
     def fits(self, line: str) -> bool:
         """Return whether a line with `has` shows it; `near` is not tested."""
@@ -51,12 +52,13 @@ def signature(tree: Any, name: str) -> Signature:
     if isinstance(tree, str):
         tree = {"has": tree}
     if not isinstance(tree, dict) or set(tree) - _FIELDS or not isinstance(tree.get("has"), str):
-        raise UsageError(f"{name}: a signature must be a string or a mapping of has, match, near and unless")
+        raise UsageError(f"{name}: a signature must be a string or a mapping of has, match, near, unless and info")
     return Signature(
         has=tree["has"].lower(),
         match=tree.get("match"),
         near=tuple(text.lower() for text in texts(tree.get("near"))),
         unless=tree.get("unless"),
+        info=bool(tree.get("info", False)),
     )
 
 

@@ -284,3 +284,89 @@ def test_tracebacks_of_two_ranks_keep_both_exceptions() -> None:
     log = "".join(f"[rank{rank}]: Traceback (most recent call last):\n" for rank in (0, 1))
     log += "".join(f"[rank{rank}]: zoo.Escaped: lion {rank}\n" for rank in (0, 1))
     assert [name for name, _ in diagnosed(log).sections[0].facts] == ["lines", "line 3", "line 4"]
+
+
+SHELL = "root@gpu7:/work# "
+LIST = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0c1d2a77-11aa-4b6e-9a55-7d3f2b1c9e00)"
+ASK = 'python3 -c "import torch; print(torch.__version__, torch.cuda.is_available())"'
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict"),
+    [
+        ("SUCCESS!", Verdict.CLEAR),
+        ("success rate 0.4", Verdict.OPEN),
+        ("INFO:     Application startup complete.", Verdict.CLEAR),
+        ("INFO:     Waiting for application startup.", Verdict.OPEN),
+        ("INFO:     Uvicorn running on http://0.0.0.0:8000 (Press CTRL+C to quit)", Verdict.CLEAR),
+        (" * Running on http://127.0.0.1:5000", Verdict.CLEAR),
+        ("Running on local URL:  http://127.0.0.1:7860", Verdict.CLEAR),
+        ("srv  update_slots: all slots are idle", Verdict.CLEAR),
+        ("[2026-03-02 10:00:00] The server is fired up and ready to roll!", Verdict.CLEAR),
+        ('INFO:     172.17.0.1:48732 - "POST /v1/chat/completions HTTP/1.1" 200 OK', Verdict.CLEAR),
+        ('INFO:     172.17.0.1:48732 - "POST /v1/chat/completions HTTP/1.1" 500 Internal', Verdict.OPEN),
+        # A check of the server, and a client that downloads, say nothing of a job.
+        ('INFO:     172.17.0.1:48732 - "GET /health HTTP/1.1" 200 OK', Verdict.OPEN),
+        ('https://hub.example.com:443 "GET /api/models/x HTTP/1.1" 200 None', Verdict.OPEN),
+        ('[GIN] 2026/02/03 - 22:47:31 | 200 |  9.412s |  127.0.0.1 | POST "/api/generate"', Verdict.CLEAR),
+        ('[GIN] 2026/02/03 - 22:47:31 | 500 |  9.412s |  127.0.0.1 | POST "/api/generate"', Verdict.OPEN),
+        ('[GIN] 2026/02/03 - 22:47:31 | 200 |  21us |  127.0.0.1 | HEAD "/"', Verdict.OPEN),
+        (f"{SHELL}nvidia-smi -L\n{LIST}", Verdict.CLEAR),
+        (f"[ann@login ~]$ srun -G1 nvidia-smi -L\npyxis: imported docker image: ubuntu\n{LIST}", Verdict.CLEAR),
+        (f"{SHELL}sh train.sh\n{LIST}", Verdict.OPEN),
+        (f"{LIST}", Verdict.OPEN),
+        (f"{SHELL}{ASK}\n2.6.0+cu124 True", Verdict.CLEAR),
+        (f"{SHELL}{ASK}\n2.6.0+cpu False", Verdict.OPEN),
+        (f"{SHELL}python3 train.py\nshuffle: True", Verdict.OPEN),
+    ],
+)  # fmt: skip
+def test_a_server_that_answers_and_a_gpu_that_is_found_are_good_ends(log: str, verdict: Verdict) -> None:
+    found = diagnosed(f"starting\n{log}\n")
+    assert found.verdict is verdict
+    assert found.exit_code == (0 if verdict is Verdict.CLEAR else 5)
+
+
+@pytest.mark.parametrize("end", ["INFO:     Application startup complete.", f"{SHELL}nvidia-smi -L\n{LIST}"])
+def test_a_failure_before_a_server_that_answers_stays_one(end: str) -> None:
+    assert diagnosed(f"zoo.LionError: the lion is out\n{end}\n").verdict is Verdict.UNKNOWN
+    assert diagnosed(f"RuntimeError: No CUDA GPUs are available\n{end}\n").verdict is Verdict.NAMED
+
+
+def test_a_warning_is_told_where_a_log_has_no_end() -> None:
+    found = diagnosed("CUDA not available - defaulting to CPU. Note: this is slow.\nstep 3\n")
+    assert (found.verdict, found.exit_code) == (Verdict.OPEN, 5)
+    assert found.conclusion == (
+        "The program finds no GPU that it can use and goes on with the CPU (line 1, a warning), but the log does not "
+        "say how the job ended"
+    )
+
+
+def test_a_row_may_name_a_line_that_its_program_writes_as_information() -> None:
+    line = 'time=2026-07-22T09:13:44 level=INFO source=ggml.go:494 msg="offloaded 0/49 layers to GPU"'
+    assert [one.id for one in diagnosed(f"{line}\n").findings] == ["llama-cpu"]
+    # Others only quote what a row knows.
+    assert not diagnosed('level=info msg="RuntimeError: No CUDA GPUs are available"\n').findings
+
+
+def test_a_progress_bar_of_training_is_no_preparation() -> None:
+    late = "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(Timeout(ms)=1800000) ran for 1800328 ms"
+    bar = "tokenizing  9%|##  | 280000/2969526 [29:55<4:48:08, 155.57 examples/s]"
+    (finding,) = diagnosed(f"{bar}\n{late}\n").findings
+    assert finding.id == "rank-prepares-data"
+    assert "(1800000 ms) is at 9 % after 29:55, with 4:48:08 to go." in finding.cause
+    for other in (
+        "Epoch 3: 45%|##  | 4500/10000 [1:02:03<1:15:00,  1.21it/s]",
+        "tokenizing 100%|####| 2969526/2969526 [29:55<00:00, 1555.57 examples/s]",
+        f"{bar}\nstep 40 loss=1.2",
+    ):
+        assert [one.id for one in diagnosed(f"{other}\n{late}\n").findings] == ["nccl-watchdog-timeout"]
+
+
+def test_a_long_value_ends_after_a_word() -> None:
+    wheels = ", ".join(f"`manylinux_2_{number}_x86_64`" for number in range(17, 40))
+    (finding,) = diagnosed(
+        "hint: You're on Linux (`manylinux_2_39_aarch64`), but `zoo` (v1.2) only has wheels for the following "
+        f"platforms: {wheels}; consider adding \"sys_platform == 'linux'\" to `tool.uv.required-environments` to\n"
+    ).findings
+    assert "and `zoo` (v1.2) has wheels for `manylinux_2_17_x86_64`, `manylinux_2_18_x86_64`," in finding.cause
+    assert re.search(r"_x86_64`, \u2026\. uv proposes to add \"sys_platform == 'linux'\" to", finding.cause)
