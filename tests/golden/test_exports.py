@@ -132,7 +132,9 @@ def test_the_scripts_of_the_facts_jobs_are_sound(tmp_path: Path) -> None:
 
 def test_the_own_jobs_pin_actions_as_exported_workflows_do() -> None:
     lines = [line.split("uses: ")[1] for path in OWN_JOBS for line in path.read_text().splitlines() if "uses: " in line]
-    assert len(lines) == 2 * len(OWN_JOBS)
+    jobs = [job for path in OWN_JOBS for job in read_yaml(path.read_text())["jobs"].values()]
+    # The checkout, and a Python; a container brings its own.
+    assert len(lines) == sum(2 - ("container" in job) for job in jobs)
     assert all(" # v" in line and line == uses(line.partition(" ")[0]) for line in lines)
 
 
