@@ -19,9 +19,9 @@ from pathlib import Path
 from tests.world.places import REPOSITORY, cache, say
 
 GIB = 1 << 30
-_MOST = 32 * GIB  # more than a run ever needed at once; what was freed still takes disk
+_MOST = 32 * GIB  # more than a run ever needed at once
 _LEFT = 2 * GIB  # of the disk, for what the world writes beside it
-# Nothing in it outlives a run, so nothing has to be on the disk at any time.
+# Nothing in it outlives a run, so nothing has to be on the disk at any time. What is freed goes back to the disk.
 _OPTIONS = "noatime,discard,data=writeback,barrier=0,commit=300"
 
 
