@@ -664,7 +664,7 @@ def _pads(node: ast.AST) -> bool:
 
 
 def _varies(width: ast.AST) -> bool:
-    """Return whether a width has a part that is no constant: `_INDENT - 2` has none."""
+    """Return whether a width has a part that is not constant: `_INDENT - 2` has none."""
     return any(isinstance(part, ast.Name) and not part.id.isupper() for part in nodes(width))
 
 
