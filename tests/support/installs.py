@@ -3,9 +3,10 @@
 import re
 
 _NAME = r"envkit(?:[-_.]gpu)?"
-# From a tool to the name within one command: no separator of commands and no comment in between.
+# From a tool to the name within one command: no separator of commands, no comment and no end of a sentence in between.
+_WITHIN = r"(?:(?![;&|#`()]|(?<=\w)\.['\"]?\s).)*?"
 _INSTALLED = re.compile(
-    rf"\b(?:pip3?|uv|pipx|conda|mamba)\b(?:(?![;&|#`]).)*?\binstall\b(?:(?![;&|#`]).)*?[\s'\"]{_NAME}"
+    rf"\b(?:pip3?|uv|pipx|conda|mamba)\b{_WITHIN}\binstall\b{_WITHIN}[\s'\"]{_NAME}"
     r"(?:\[[\w,]*\])?(?:[=<>~!]=[^\s'\"]*)?(?=[\s'\"`)\\]|$)"
 )
 _RUN = re.compile(rf"\b(?:uvx|pipx run|uv tool run)\s+(?:--\S+\s+)*{_NAME}(?=[\s'\"`)]|$)")

@@ -39,7 +39,7 @@ def test_no_text_installs_envkit_by_its_name(place: str) -> None:
         'pip install "envkit[fleet]==0.2.0"   # where the scheduler runs', "uv pip install -U envkit-gpu",
         "pipx install envkit", "uvx envkit version", "uvx --quiet envkit", "REQUIREMENT: envkit==1.2.3",
         '"default": "envkit==0.2.0",', "pip install --force-reinstall envkit restores the file", "envkit-gpu>=0.2",
-        "RUN pip install --no-cache-dir click envkit", "conda install -c conda-forge envkit",
+        "RUN pip install --no-cache-dir click envkit", "pip install . envkit", "conda install -c conda-forge envkit",
     ],
 )  # fmt: skip
 def test_such_a_text_is_found(line: str) -> None:
@@ -52,6 +52,8 @@ def test_such_a_text_is_found(line: str) -> None:
         "pip install .", "pip install ./envkit_gpu-*.whl", "pip install './envkit_gpu-0.2.0-py3-none-any.whl[attest]'",
         "pip install 'cryptography>=43'", f"envkit-gpu==0.2.0 --hash=sha256:{'a' * 64}", "uvx --from ./x.whl envkit",
         "pip install . && envkit version", "The jobs install envkit with a hash.", "envkit install --cpu",
+        "pip install -U trl (and peft). It is of its time. envkit lock keeps it.",
+        "Run pip install trl. envkit lock keeps it.",
         'python -m pip install "$wheels"/envkit_gpu-*.whl', 'if name == "envkit":',
     ],
 )  # fmt: skip
