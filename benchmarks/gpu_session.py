@@ -1,6 +1,6 @@
 """What a machine with a GPU has to show, in one command of at most nine minutes that needs nothing from outside.
 
-    python -m benchmarks.gpu_session [FOLDER] [--seconds S] [--standin]
+    python -m benchmarks.gpu_session [FOLDER] [--seconds S] [--steps NAME,...] [--standin]
 
 Run it in a checkout of this repository with a Python of a virtual environment that has torch and envkit's own packages;
 bubblewrap and proot have to be installed, and nothing else. In order of what decides most, each step with a time limit
@@ -14,6 +14,8 @@ of its own, after which the next one starts:
     standard     the same with the tier standard
     faults       one planted fault after another, each with the code that must be reported
     beside       the suite during other loads, in other environments and as another user
+
+`--steps` makes only some of them; the image is made for those that need it.
 
 Every record is written to FOLDER at once and the folder is packed into FOLDER.tar.gz in the end, also after Ctrl-C.
 The records name this machine's GPU and paths. `--standin` goes through all steps with the tests' model of a GPU, which
@@ -45,6 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 540.0
 QUICK_S, STANDARD_S = 35.0, 180.0
 RUNNERS = {"bubblewrap": "bwrap", "proot": "proot"}
+_WITHOUT_IMAGE = {"faults", "beside"}
 _PATIENCE = 6  # factor on the limits of steps for the model, which computes on the CPU
 _RESERVE_S = 3.0  # to pack the records
 CUDA = """
@@ -270,6 +273,20 @@ STEPS: Mapping[str, Callable[[Steps], None]] = {
 }
 
 
+def chosen(names: str) -> dict[str, Callable[[Steps], None]]:
+    """Return the steps of a list with commas, in the session's order, and `image` where one of them needs it.
+
+    Raises:
+        argparse.ArgumentTypeError: there is no such step.
+    """
+    wanted = set(names.split(","))
+    if unknown := sorted(wanted - set(STEPS)):
+        raise argparse.ArgumentTypeError(f"no step {', '.join(unknown)}; there are {', '.join(STEPS)}")
+    if wanted - _WITHOUT_IMAGE:
+        wanted.add("image")
+    return {name: step for name, step in STEPS.items() if name in wanted}
+
+
 def _record(path: Path) -> dict[str, Any]:
     """Return a record that a step wrote, empty if it wrote none."""
     try:
@@ -340,6 +357,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_session", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("gpu-session"), help="where records go")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for all steps together")
+    parser.add_argument("--steps", type=chosen, default=STEPS, metavar="NAME,...", help="only these; all without it")
     parser.add_argument("--standin", action="store_true", help="the tests' model of a GPU, and less of everything")
     options = parser.parse_args()
     begin = time.monotonic()
@@ -360,7 +378,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         steps = Steps(session, begin + options.seconds * (_PATIENCE if options.standin else 1), options.standin)
         with _packed(folder):
-            go_through(steps)
+            go_through(steps, options.steps)
     return finish("gpu_session", steps.figures)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_calibration import Session
-from benchmarks.gpu_session import STEPS, Steps, go_through
+from benchmarks.gpu_session import STEPS, Steps, chosen, go_through
 
 
 @pytest.fixture
@@ -54,3 +55,13 @@ def test_times_of_the_model_are_no_figures(steps: Steps) -> None:
     steps.standin = True
     steps.took("standard", 900.0, 180.0, "")
     assert figures(steps) == {"quick": 20.0}
+
+
+def test_chosen_steps_keep_their_order_and_bring_the_image_where_they_need_it() -> None:
+    assert list(chosen("quick,CUDA")) == ["image", "CUDA", "quick"]
+    assert list(chosen("beside,faults")) == ["faults", "beside"]
+
+
+def test_a_step_that_is_not_there_is_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="no step standart; there are image, CUDA"):
+        chosen("standart")
