@@ -58,6 +58,9 @@ _OPTIONS = {
         "Select it with torch.nn.attention.sdpa_kernel: {0} is {1:.2f} times as fast as what torch uses by default.",
     ),
 }
+_FAILS = (
+    "Call torch.backends.cuda.enable_cudnn_sdp(False), or select another backend with torch.nn.attention.sdpa_kernel.",
+)
 _UNFUSED = "Attention kernels that do not store the whole matrix are missing or refused here: the record says why."
 _WRONG = "Look at C05, C06 and C14 of this record: one of them shows which computation is wrong."
 
@@ -73,10 +76,11 @@ def _option(case: Case) -> Finding:
     case.use("C23.options", type="informs")
     gains, default, base = case.mapping("speed_up"), case.observed.get("default"), case.text("base")
     speed = {name: number(gains, name) for name in gains}
-    default_speed = speed.get(str(default), speed[base])
     best = max(speed, key=speed.__getitem__)
-    gain = speed[best] / default_speed
-    case.metric(f"{case.part}_gain", gain, "1", "lower")
+    # A default that torch does not name, or that cannot run, has no time to compare with.
+    gain = speed[best] / speed[default] if isinstance(default, str) and default in speed else None
+    if gain is not None:
+        case.metric(f"{case.part}_gain", gain, "1", "lower")
     case.derive(default=default, best=best, speed_up=speed)
     listed = ", ".join(f"{name} {ratio:.2f}x" for name, ratio in speed.items() if name != base)
     message = f"{what}: torch uses {default or 'an unknown ' + kind}; over {base}: {listed or 'no other'}"
@@ -87,9 +91,12 @@ def _option(case: Case) -> Finding:
     refused = case.mapping("refused")
     if refused:
         message = f"{message}; not available: {', '.join(sorted(refused))}"
+    error = case.observed.get("default_error")
+    if error is not None:
+        return case.warn("ATTENTION_FAILS", f"{message}; as torch chooses by itself it fails: {error}", *_FAILS)
     if case.part == "attention" and default == "math" and case.subject != "cpu":
         return case.warn("ATTENTION_UNFUSED", message, _UNFUSED)
-    if gain > case.number("worth"):
+    if gain is not None and gain > case.number("worth"):
         return case.passed(message, advice.format(best, gain))
     return case.passed(message)
 

@@ -235,6 +235,7 @@ def attention(ctx, torch):
     choice = getattr(torch, "_fused_sdp_choice", None)
     observed = {
         "default": None if choice is None else BACKENDS.get(int(choice(*parts))),
+        "default_error": _error_of(Attention(torch, call, parts)),
         "dtype": str(dtype).replace("torch.", ""),
         "refused": refused,
         "largest_difference": differences,
@@ -242,10 +243,19 @@ def attention(ctx, torch):
     return _timed(ctx, "C23.attention", forms, observed, largest(results["math"] + 1.0, results["math"]), base="math")
 
 
-class Attention:
-    """A call with one backend; raises RuntimeError if the backend cannot do it."""
+def _error_of(form):
+    """Return why a call fails, or None. What torch chooses by itself can fail, too."""
+    try:
+        form()
+    except (RuntimeError, NotImplementedError) as error:
+        return _short(error)
+    return None
 
-    def __init__(self, torch, call, parts, name):
+
+class Attention:
+    """A call with one backend, or with the one that torch chooses; raises RuntimeError if the backend cannot do it."""
+
+    def __init__(self, torch, call, parts, name=None):
         self.torch, self.call, self.parts, self.name = torch, call, parts, name
 
     def __call__(self):
@@ -253,6 +263,8 @@ class Attention:
         with warnings.catch_warnings():
             # torch warns of every reason why a backend refuses the call, and raises as well.
             warnings.simplefilter("ignore")
+            if self.name is None:
+                return self.call(*self.parts)
             with compat.attention_backend(self.torch, self.name, ENUM[self.name]):
                 return self.call(*self.parts)
 

@@ -111,3 +111,13 @@ def test_a_form_that_is_faster_than_the_default_is_advised() -> None:
     }
     fused = found("C23.optimizer", {**ATTENTION, **forms, "largest_difference": {}}, subject="gpu:0")
     assert fused.advice == ("Pass fused=True to torch.optim.AdamW: its step is 2.00 times as fast.",)
+
+
+def test_a_default_that_fails_is_named_and_nothing_is_compared_with_it() -> None:
+    # Recorded on an H200 in an image without libnvrtc-builtins: torch chose cuDNN, which compiles its kernel then.
+    refused = {"cudnn": "RuntimeError: cuDNN Frontend error: No valid execution plans built."}
+    failing = {**ATTENTION, "default": "cudnn", "refused": refused}
+    assert found("C23.attention", failing, subject="gpu:0").advice == ()
+    told = found("C23.attention", {**failing, "default_error": refused["cudnn"]}, subject="gpu:0")
+    assert (told.verdict, told.reason_code) == (WARN, "ATTENTION_FAILS")
+    assert told.message.endswith(f"as torch chooses by itself it fails: {refused['cudnn']}")
