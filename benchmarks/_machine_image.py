@@ -51,19 +51,26 @@ _FILES = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 # What the image's Python says of itself and of the files of torch and of everything that torch requires.
-_ASK = """
+_ASK = r"""
 import importlib.metadata as m, json, re, sys, sysconfig, torch
-seen, waiting = {}, sys.argv[1:]
+seen, asked, waiting = {}, set(), [(name, "") for name in sys.argv[1:]]
 while waiting:
-    name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-    if name in seen:
+    name, extra = waiting.pop()
+    name = re.sub(r"[-_.]+", "-", name).lower()
+    if (name, extra) in asked:
         continue
+    asked.add((name, extra))
     try:
         found = m.distribution(name)
     except m.PackageNotFoundError:
         continue
     seen[name] = sorted({str(found.locate_file(file)) for file in found.files or ()})
-    waiting += [re.match(r"[A-Za-z0-9._-]+", line)[0] for line in found.requires or () if "extra ==" not in line]
+    for line in found.requires or ():
+        # torch 2.11 requires "cuda-toolkit[nvrtc,cusolver]", whose own requirements all belong to an extra.
+        only = re.search(r"extra == ['\"]([^'\"]+)", line)
+        if only is None or only[1] == extra:
+            wanted = re.match(r"([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?", line)
+            waiting += [(wanted[1], part.strip()) for part in ["", *(wanted[2] or "").split(",")]]
 cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
 print(json.dumps({
     "files": sorted({file for files in seen.values() for file in files}),
