@@ -1,4 +1,4 @@
-"""C02: does anything shadow the libraries that the plan installed?"""
+"""C02: does anything shadow the libraries that the plan installed, and do those work that are loaded later?"""
 
 from __future__ import annotations
 
@@ -15,9 +15,42 @@ if TYPE_CHECKING:
 
 _WSL_LOADERS = "/usr/lib/wsl/lib/"
 _SHADOW = "Remove LD_LIBRARY_PATH and other CUDA installations from the base image; one source of CUDA is enough."
+_NVRTC = (
+    "libnvrtc and libnvrtc-builtins must be of one version and in one folder.",
+    "Reinstall the package that brings them (pip: nvidia-cuda-nvrtc, nvidia-cuda-nvrtc-cu12; conda: cuda-nvrtc).",
+)
+_CUSOLVER = ("Reinstall torch with all that it requires: `pip check` names what is missing.",)
+_NEAR = 1e-3  # the inverse of a diagonal matrix of eight twos is exact
 
 
 def judge(case: Case) -> Finding:
+    """Judge the paths of libraries, NVRTC's compiler, and cuSOLVER by an inverse."""
+    return case.by_part({"libraries": _libraries, "nvrtc": _nvrtc, "linalg": _linalg})
+
+
+def _nvrtc(case: Case) -> Finding:
+    """Judge that NVRTC compiles. torch and cuDNN compile kernels with it at run time."""
+    case.rule("equals", error=None)
+    error = case.observed.get("error")
+    if error is not None:
+        message = f"the run-time compiler of CUDA fails: {' '.join(str(error).split())}"
+        return case.fail("NVRTC_FAILS", message, *_NVRTC)
+    return case.passed(f"{PurePosixPath(case.text('library')).name} compiles a kernel")
+
+
+def _linalg(case: Case) -> Finding:
+    """Judge that torch inverts a matrix on the GPU."""
+    case.rule("equals", error=None)
+    error = case.observed.get("error")
+    if error is not None:
+        return case.fail("LINALG_FAILS", f"torch.inverse fails on the GPU: {' '.join(str(error).split())}", *_CUSOLVER)
+    if case.value("largest_difference") > _NEAR:
+        message = f"torch.inverse is wrong by {case.value('largest_difference'):.1e} on the GPU"
+        return case.fail("LINALG_WRONG", message, "Look at C05 of this record: it checks products.")
+    return case.passed("torch.inverse works on the GPU")
+
+
+def _libraries(case: Case) -> Finding:
     """Judge that each library has one path, none is a stub, and all except the driver's are below the prefix."""
     cuda, torch = _paths(case.mapping("cuda")), _paths(case.mapping("torch"))
     # The observed prefix has its links resolved, as the loaded paths have.

@@ -67,3 +67,33 @@ def test_both_places_are_named() -> None:
     twice = {"libcudnn.so.9": ["/a/libcudnn.so.9", "/b/libcudnn.so.9"]}
     message = found("C02.libraries", {"cuda": twice, "torch": TORCH, "prefix": None}, {}).message
     assert message == "loaded from two places: libcudnn.so.9: /a/libcudnn.so.9, /b/libcudnn.so.9"
+
+
+BUILTINS = (
+    "nvrtc: error: failed to open libnvrtc-builtins.so.13.0.\n"
+    "  Make sure that libnvrtc-builtins.so.13.0 is installed correctly."
+)
+
+
+def test_nvrtc_without_its_built_in_functions_fails() -> None:
+    # An H200 ran an image without them: 124 checks passed, and cuDNN's attention was refused.
+    told = found("C02.nvrtc", {"library": f"{SITE}/nvidia/cu13/lib/libnvrtc.so.13", "error": BUILTINS})
+    assert (told.verdict, told.reason_code) == (FAIL, "NVRTC_FAILS")
+    assert "failed to open libnvrtc-builtins.so.13.0" in told.message
+    works = {"library": f"{SITE}/nvidia/cu13/lib/libnvrtc.so.13", "error": None}
+    assert said("C02.nvrtc", works) == (PASS, None)
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected"),
+    [
+        ({"error": None, "largest_difference": 0.0}, (PASS, None)),
+        ({"error": None, "largest_difference": 0.5}, (FAIL, "LINALG_WRONG")),
+        (
+            {"error": "libcusolver.so.12: cannot open shared object file", "largest_difference": None},
+            (FAIL, "LINALG_FAILS"),
+        ),
+    ],
+)
+def test_linear_algebra_on_the_gpu(observed: dict[str, Any], expected: tuple[str, str | None]) -> None:
+    assert said("C02.linalg", observed, subject="gpu:0") == expected
