@@ -40,40 +40,38 @@ def diagnosed(text: str) -> Diagnosis:
     return diagnose_log(io.BufferedReader(io.BytesIO(text.encode())), "log")
 
 
-@pytest.mark.parametrize("code", EVERY, ids=lambda code: f"{code.table}-{code.name}")
-def test_a_code_is_read_from_its_line_and_explained(code: Code) -> None:
-    texts = {one.text for one in EVERY if one.table == code.table and one.text == code.text}
-    found = codes.read(line(code))
+def test_every_code_is_read_from_its_line() -> None:
     # Two numbers of CUDA have the same text.
-    assert code in found or (code.table == "cuda" and found[0].text in texts)
-    shown = diagnosed(line(code) + "\n").findings
-    assert {row.id for one in found for row in one.rows} & {one.id for one in shown}
-    assert any(one.means in cause for one in found for cause in [finding.cause for finding in shown])
+    same = {code: {one.text for one in EVERY if one.table == code.table == "cuda"} & {code.text} for code in EVERY}
+    read = {code: codes.read(line(code)) for code in EVERY}
+    assert not [code for code, found in read.items() if code not in found and found[0].text not in same[code]]
 
 
-@pytest.mark.parametrize("code", EVERY, ids=lambda code: f"{code.table}-{code.name}")
-def test_what_resembles_a_code_is_something_else(code: Code) -> None:
-    assert codes.read(near_miss(code)) == ()
+def test_every_code_is_explained() -> None:
+    for code in EVERY:
+        found, shown = codes.read(line(code)), diagnosed(line(code) + "\n").findings
+        assert {row.id for one in found for row in one.rows} & {one.id for one in shown}, code
+        assert any(one.means in finding.cause for one in found for finding in shown), code
 
 
-@pytest.mark.parametrize("code", [one for one in EVERY if one.text], ids=lambda code: f"{code.table}-{code.name}")
-def test_the_text_alone_belongs_to_a_library_only_if_no_other_program_prints_it(code: Code) -> None:
-    assert (code in codes.read(f"train.py: {code.text}")) is code.is_alone
+def test_what_resembles_a_code_is_something_else() -> None:
+    assert not [f"{code.table} {code.name}" for code in EVERY if codes.read(near_miss(code))]
 
 
-@pytest.mark.parametrize("code", EVERY, ids=lambda code: f"{code.table}-{code.name}")
-def test_a_code_says_what_it_has_to(code: Code) -> None:
-    assert code.means.endswith(".")
-    assert code.rows
-    for row in code.rows:
-        assert row.title
-        assert row.cause
-        assert row.check
-        assert row.fix
-        assert row.distinguish.endswith((".", '"', ")"))
-        assert row.sources
-        for text in (*row.check, *row.fix):
-            assert text.count("(") == text.count(")"), text
+def test_a_text_alone_belongs_to_a_library_only_if_no_other_program_prints_it() -> None:
+    texts = [code for code in EVERY if code.text]
+    assert not [code for code in texts if (code in codes.read(f"train.py: {code.text}")) is not code.is_alone]
+
+
+def test_every_code_says_what_it_has_to() -> None:
+    for code in EVERY:
+        assert code.means.endswith("."), code
+        assert code.rows, code
+        for row in code.rows:
+            assert all((row.title, row.cause, row.check, row.fix, row.sources)), code
+            assert row.distinguish.endswith((".", '"', ")")), code
+            for text in (*row.check, *row.fix):
+                assert text.count("(") == text.count(")"), text
 
 
 @pytest.mark.parametrize("name", codes.NAMES)

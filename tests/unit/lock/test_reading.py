@@ -51,15 +51,19 @@ def test_no_field_can_be_left_out(name: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [7, True, {"a": 1}, [[1]], "\x1b[31m", -1, 1.5], ids=repr)
-@pytest.mark.parametrize(("name", "path"), CASES, ids=str)
-def test_no_field_takes_a_value_of_another_kind(name: str, path: Path, wrong: object) -> None:
-    tree = copy.deepcopy(TREES[name])
-    if path[-1] == "size" and wrong == 7:
-        return
-    _holder(tree, path)[path[-1]] = wrong
-    with pytest.raises((UsageError, IntegrityError)) as caught:
+def test_no_field_takes_a_value_of_another_kind(wrong: object) -> None:
+    cases = [case for case in CASES if not (case[1][-1] == "size" and wrong == 7)]
+    said = {(name, path): _refusal(_changed(path, wrong, name)) for name, path in cases}
+    assert not [case for case, text in said.items() if text is None or "\x1b" in text]
+
+
+def _refusal(tree: Any) -> str | None:
+    """Return why a lock is refused, None if it is taken."""
+    try:
         lock_from_json(tree, "envkit.lock")
-    assert "\x1b" not in caught.value.message
+    except (UsageError, IntegrityError) as error:
+        return error.message
+    return None
 
 
 @pytest.mark.parametrize(("name", "path"), [case for case in CASES if len(case[1]) > 1], ids=str)
