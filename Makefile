@@ -18,7 +18,9 @@ DEMO_REQUEST ?= --cuda 12.6 --source pypi --template wheels
 PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
 # Which tests share a process, and which of these sets starts first: see tests/groups.py.
 PROCESSES ?= 3
-GROUPS := $(PYTEST) --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder --run-engines
+# `make test-rest LIMIT=3000`: no test begins after so many seconds, and those that did not are counted. 0 is no limit.
+LIMIT ?= 0
+GROUPS := $(PYTEST) --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder --run-engines --limit $(LIMIT)
 SPACE := $(BIN)/python -m tests.space
 SCRATCH := $(BIN)/python -m tests.scratch
 # All processes of the tests share what is started here. Whatever the outcome, it ends, and its engines' images go. So

@@ -32,13 +32,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=PARTS,
         help="quick: without the tests marked long; rest: those, and more generated examples; all: both",
     )
+    group.addoption("--limit", type=float, default=0.0, metavar="SECONDS", help="begin no test after so long a time")
     group.addoption("--lint-seconds", type=float, default=0.0, help="what lint took before, for the table of times")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     part = config.getoption("--part")
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or part or "quick")
-    config.pluginmanager.register(Groups(part or "all", config.getoption("--lint-seconds")), "groups")
+    groups = Groups(part or "all", config.getoption("--lint-seconds"), config.getoption("--limit"))
+    config.pluginmanager.register(groups, "groups")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ of them.
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter, defaultdict
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,6 +20,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 PARTS = ("quick", "rest", "all")
 _EXAMPLES = {"quick": 25, "rest": 200, "all": 200}
 _SHOWN = 10
+_TOO_LATE = "the limit of the run was reached before this test began"
 # Tests that look for leftovers of Podman, or of a runner of files, must not run beside others that use the same one.
 # The conformance suite takes a container in which Docker installs wheels for a leftover of its own, so what builds such
 # images is one set with it. Those of "sound" share an image that takes a minute to make. Every other file is a set.
@@ -94,8 +96,11 @@ class _ByProcess(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no typ
 class Groups:
     """Select the tests of a part, spread them over processes, and tell what was run and left out."""
 
-    def __init__(self, part: str, lint_seconds: float = 0.0) -> None:
+    def __init__(self, part: str, lint_seconds: float = 0.0, limit_s: float = 0.0) -> None:
         self.part = part
+        self.limit_s = limit_s  # 0.0 is none
+        self.begin = time.monotonic()
+        self.too_late: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float, {"lint": lint_seconds} if lint_seconds else {})
         self.counts: Counter[str] = Counter()
@@ -133,6 +138,12 @@ class Groups:
         """Take over what a process left out; all of them have collected the same tests."""
         self.left_out = Counter(getattr(node, "workeroutput", {}).get("left_out", {})) or self.left_out
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Begin no test after the limit, so that a run that has to end in time also says what it found."""
+        if self.limit_s and time.monotonic() - self.begin > self.limit_s:
+            pytest.skip(_TOO_LATE)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the time of a test's preparation, call and clean-up, and name a failure at once.
 
@@ -140,6 +151,7 @@ class Groups:
         """
         group = group_of(report.nodeid)
         self.seconds[group] += report.duration
+        self.too_late[group] += report.skipped and _TOO_LATE in str(report.longrepr)
         self.counts[group] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
         if report.failed and self.terminal is not None:
             self.terminal.write_line(f"\nfailed: {report.nodeid} ({report.when})")
@@ -155,6 +167,9 @@ class Groups:
             if rest:
                 seconds, count = sum(row[1] for row in rest), sum(self.counts[row[0]] for row in rest)
                 terminalreporter.write_line(f"{seconds:7.0f} s  {count:5} tests  {len(rest)} more groups")
+        if self.too_late.total():
+            names = ", ".join(f"{name} ({count})" for name, count in sorted((+self.too_late).items()))
+            terminalreporter.write_line(f"not run within {self.limit_s:.0f} s, {self.too_late.total()} tests: {names}")
         if self.left_out and self.part == "quick":
             names = ", ".join(f"{name} ({count})" for name, count in sorted(self.left_out.items()))
             terminalreporter.write_line(f"left out, {self.left_out.total()} tests: {names}")

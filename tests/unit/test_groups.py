@@ -1,8 +1,10 @@
-"""Which tests share a process."""
+"""Which tests share a process, and which are not begun."""
+
+import time
 
 import pytest
 
-from tests.groups import _LONGEST, _OF_RUNNER, _TOGETHER, group_of, process_of
+from tests.groups import _LONGEST, _OF_RUNNER, _TOGETHER, Groups, group_of, process_of
 from tests.world.places import REPOSITORY
 
 ENGINES = "tests/engines"
@@ -35,3 +37,17 @@ def test_every_set_that_starts_early_has_tests() -> None:
     shared = {*_OF_RUNNER.values(), *_TOGETHER.values()}
     assert set(_LONGEST) <= files | shared
     assert all(any(group_of(file).startswith(f"engines/{prefix}") for file in files) for prefix in _TOGETHER)
+
+
+def test_after_the_limit_no_test_begins() -> None:
+    groups = Groups("rest", limit_s=60.0)
+    groups.pytest_runtest_setup()
+    groups.begin = time.monotonic() - 61.0
+    with pytest.raises(pytest.skip.Exception, match="the limit of the run was reached"):
+        groups.pytest_runtest_setup()
+
+
+def test_without_a_limit_every_test_begins() -> None:
+    groups = Groups("rest")
+    groups.begin -= 1e6
+    groups.pytest_runtest_setup()
