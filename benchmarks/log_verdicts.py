@@ -5,8 +5,9 @@
 FOLDER has `one_line_failures.txt` (NAME|LINE) and the folders `hidden`, `healthy` and `cases` with one log per file;
 each part may be missing. Without FOLDER, the logs of `tests/logs` are read: `failures.yaml` (single lines),
 `public/*.yaml` (logs of a few lines, named after the public thread, file or page that they are rewritten from),
-`healthy.yaml` and the folders. Each failing log has the rows that are right for it. Without FOLDER, the share of named
-failures is that of the logs whose cause a row knows: the others test that a failure of any shape is seen.
+`recorded.yaml` (logs of planted failures and of healthy jobs on one GPU), `healthy.yaml` and the folders. Each failing
+log has the rows that are right for it. Without FOLDER, the share of named failures is that of the logs whose cause a
+row knows: the others test that a failure of any shape is seen.
 
 Each failure is diagnosed alone, after a healthy line, and before each of `FINAL`, which follow any failure.
 """
@@ -77,7 +78,7 @@ def has_cause(right: frozenset[str]) -> bool:
 
 def entries(folder: Path, key: str) -> Iterator[dict[str, Any]]:
     """Yield the entries of a kind: `failures`, `healthy`, `notes` (remarks that are no failure) or `open` (no end)."""
-    for path in [folder / f"{key}.yaml", *sorted((folder / "public").glob("*.yaml"))]:
+    for path in [folder / f"{key}.yaml", folder / "recorded.yaml", *sorted((folder / "public").glob("*.yaml"))]:
         if path.exists():
             tree = strictyaml.read_file(path)
             assert isinstance(tree, dict)

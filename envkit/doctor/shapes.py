@@ -100,7 +100,7 @@ _CODE = re.compile(
     rf"|{_any(*locales.EXIT_CODE)}(?:为|是|は|:|\uff1a|은|는)? {{0,2}}-?[1-9]\d{{0,10}}(?!\d)"
     r"|\b(?:exit_?code|return_?code|ExitCode\"?) {0,4}[:=] {0,2}-?[1-9]\d{0,2}\b|\bstatus=(?:[1-9]\d{0,2})/"
     r"|failed with (?:exit code|error code|status|rc=) ?:? ?-?[1-9]\d{0,2}\b|\brc=-?[1-9]\d{0,2}\b"
-    r"|\bexited \([1-9]\d{0,2}\)|^\+{1,4} exit [1-9]",
+    r"|\bexited \([1-9]\d{0,2}\)|^\+{1,4} exit [1-9]|^FAILED: \[code=[1-9]\d{0,2}\] ",  # the last: ninja
     re.IGNORECASE,
 )
 _WEAK = re.compile(
@@ -112,7 +112,11 @@ _WEAK = re.compile(
     r"|\berror\b(?! (?:rate|bar|margin)| {0,2}[:=] {0,2}\d)",
     re.IGNORECASE,
 )
-_NO_FAILURE = re.compile(r"\b(?:0|no|without|zero) (?:files? |tests? )?(?:fail(?:ed|ures?)|errors?)\b", re.IGNORECASE)
+_NO_FAILURE = re.compile(
+    r"\b(?:0|no|without|zero) (?:files? |tests? )?(?:fail(?:ed|ures?)|errors?)\b"
+    r"|\b(?:failures?|errors?)\b[\w ]{0,60} {4}: (?:\d{1,12}|no|none|n/a)$",  # a line of the table of nvidia-smi -q
+    re.IGNORECASE,
+)
 _EVENT = re.compile(r"^Warning {1,30}[A-Z]\w{2,60}\b")  # an event as `kubectl describe` prints it
 # Messages of these levels are no failures, whatever they quote.
 _CALM = re.compile(
@@ -165,7 +169,8 @@ _GOOD = re.compile(
     rf"|\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?::\d{{1,5}})? - .{{0,60}}"
     rf"\"(?:GET|POST) /{_SERVED}\S{{0,300}} HTTP/[12](?:\.\d)?\" 200\b"
     rf"|(?:^|\]: )\[GIN\] .{{10,60}}\| 200 \|.{{1,80}}\b(?:GET|POST) {{1,8}}\"/{_SERVED}"
-    r"|\bAvg generation throughput: [\d.]{1,12} tokens/s, Running: \d",
+    r"|\bAvg generation throughput: [\d.]{1,12} tokens/s, Running: \d"
+    r"|^=========  ?ERROR SUMMARY: 0 errors$",  # of compute-sanitizer
     re.IGNORECASE,
 )
 # Commands that ask for the GPU, and what they print if it can be used.

@@ -214,6 +214,27 @@ def test_the_digits_of_an_exit_code_decide(code: str) -> None:
     assert found.verdict is (Verdict.CLEAR if code == "0" else Verdict.UNKNOWN)
 
 
+def test_a_table_of_counters_without_errors_is_no_failure() -> None:
+    table = f"{'    Correctable Error':51}: {{}}\n{'    Remapping Failure Occurred':51}: {{}}\n"
+    assert diagnosed(table.format("0", "No")).verdict is Verdict.OPEN
+    assert diagnosed("the copy had an error\n" + table.format("0", "No")).verdict is Verdict.UNKNOWN
+    assert diagnosed(table.format("0", "Yes")).verdict is Verdict.UNKNOWN
+
+
+def test_the_rank_that_ended_first_is_named_beside_the_rank_that_noticed_it() -> None:
+    (finding,) = [one for one in diagnosed(FAILURES["recorded gloo-peer-gone"]).findings if one.id == "store-gone"]
+    assert "The launcher saw local rank 1 end first, with exit code 3" in finding.cause
+
+
+def test_a_stack_after_a_timeout_says_where_the_program_waited() -> None:
+    (finding,) = diagnosed(FAILURES["recorded ray-like-hang"]).findings
+    assert finding.id == "stack-after-timeout"
+    assert "A thread was in synchronize of " in finding.cause
+    assert "The program was at line 3 of /job/train.py." in finding.cause
+    # pytest prints the same for a test that is only slow.
+    assert diagnosed(FAILURES["recorded ray-like-hang"] + "\n1 passed in 4.00s\n").verdict is Verdict.CLEAR
+
+
 def test_a_log_that_ends_in_the_middle_is_open_and_shows_its_last_line() -> None:
     found = diagnosed("Successfully installed torch-2.12.1\nepoch 1 step 3 loss 0.5\n")
     assert (found.verdict, found.exit_code) == (Verdict.OPEN, 5)
