@@ -114,7 +114,8 @@ _WEAK = re.compile(
 )
 _NO_FAILURE = re.compile(
     r"\b(?:0|no|without|zero) (?:files? |tests? )?(?:fail(?:ed|ures?)|errors?)\b"
-    r"|\b(?:failures?|errors?)\b[\w ]{0,60} {4}: (?:\d{1,12}|no|none|n/a)$",  # a line of the table of nvidia-smi -q
+    # Lines of the table that nvidia-smi -q prints.
+    r"|^[\w /.-]{2,60} {4}: (?:no|none|n/a)$|\b(?:failures?|errors?)\b[\w ]{0,60} {4}: \d{1,12}$",
     re.IGNORECASE,
 )
 _EVENT = re.compile(r"^Warning {1,30}[A-Z]\w{2,60}\b")  # an event as `kubectl describe` prints it

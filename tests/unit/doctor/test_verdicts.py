@@ -217,6 +217,7 @@ def test_the_digits_of_an_exit_code_decide(code: str) -> None:
 def test_a_table_of_counters_without_errors_is_no_failure() -> None:
     table = f"{'    Correctable Error':51}: {{}}\n{'    Remapping Failure Occurred':51}: {{}}\n"
     assert diagnosed(table.format("0", "No")).verdict is Verdict.OPEN
+    assert diagnosed(table.format("0", "No") + f"{'    Access Timeout Recovery':51}: N/A\n").verdict is Verdict.OPEN
     assert diagnosed("the copy had an error\n" + table.format("0", "No")).verdict is Verdict.UNKNOWN
     assert diagnosed(table.format("0", "Yes")).verdict is Verdict.UNKNOWN
 
