@@ -85,7 +85,8 @@ def test_each_fault_of_a_card_is_seen(tmp_path: Path, changed: dict[str, str], f
             "did not respond in time",
         ),
         (Answer(code=-9, out="", err=""), "nvidia-smi-fails", "was killed by signal 9"),
-        (Answer(code=9, out="No devices were found", err=""), "nvidia-smi-fails", "fails with code 9"),
+        (Answer(code=9, out="out of order", err=""), "nvidia-smi-fails", "fails with code 9"),
+        (Answer(code=6, out="No devices were found", err=""), "smi-no-devices", "no GPU to show"),
     ],
 )
 def test_a_driver_that_answers_badly_is_told_of(tmp_path: Path, answer: Answer, finding: str, words: str) -> None:
