@@ -22,7 +22,7 @@ def main() -> int:
     with Server() as server:
         for case in cases:
             folder = root / case.id
-            outcome = server.run(case, folder)
+            outcome = server.outcome(case, folder)
             shutil.rmtree(folder, ignore_errors=True)
             faults = judge.faults(case, outcome)
             table[case.group].append((case.exit != 0, outcome))

@@ -20,6 +20,6 @@ def server() -> Iterator[Server]:
 @pytest.mark.requirement("R41")
 @pytest.mark.parametrize("case", archives(), ids=lambda case: case.id)
 def test_archive(case: Case, server: Server, tmp_path: Path) -> None:
-    outcome = server.run(case, tmp_path / "case")
+    outcome = server.outcome(case, tmp_path / "case")
     faults = judge.faults(case, outcome)
     assert not faults, "\n".join([*faults, outcome.stderr[-2000:]])

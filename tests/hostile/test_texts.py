@@ -20,7 +20,7 @@ def server() -> Iterator[Server]:
 @pytest.mark.requirement("R4")
 @pytest.mark.parametrize("case", texts(), ids=lambda case: case.id)
 def test_text(case: Case, server: Server, tmp_path: Path) -> None:
-    outcome = server.run(case, tmp_path / "case")
+    outcome = server.outcome(case, tmp_path / "case")
     faults = judge.faults(case, outcome)
     assert not faults, "\n".join([*faults, outcome.stderr[-2000:]])
 

@@ -1,5 +1,6 @@
 """The real command line as a process, and the loopback sources that meet what the shipped images ask for."""
 
+import atexit
 import io
 import json
 import os
@@ -7,7 +8,9 @@ import random
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +19,42 @@ from packaging.requirements import Requirement
 from envkit.lock import request
 from envkit.plan.model import BuildPlan
 from tests.lock.served import Dist, Pkg, Site, put_channel, put_index
+from tests.support.forked import CommandLine
 from tests.support.plans import shipped_plan
+
+LIMIT_S = 120
 
 CPU = shipped_plan("cpu")
 CU126 = shipped_plan("cu126", source="pytorch")
 
 
+# What an interpreter reads when it starts, so that it needs a process of its own.
+_AT_START = ("PYTHON", "LC_", "LANG", "TZ")
+
+
+@cache
+def _forked() -> CommandLine:
+    started = CommandLine().__enter__()
+    atexit.register(started.__exit__)
+    return started
+
+
 def envkit(
     folder: Path, *arguments: str, env: Mapping[str, str] | None = None, umask: int = -1
 ) -> subprocess.CompletedProcess[str]:
-    """Run `envkit` in a folder."""
+    """Run `envkit` in a folder, with everything imported before unless the variables are those of a start."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ENVKIT_", "LC_", "LANG", "TZ"))}
-    return subprocess.run(
-        [sys.executable, "-m", "envkit", *arguments],
-        cwd=folder,
-        env=kept | dict(env or {}),
-        umask=umask,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    argv, variables = ["envkit", *arguments], kept | dict(env or {})
+    if any(name.startswith(_AT_START) for name in env or {}):
+        argv = [sys.executable, "-m", *argv]
+        return subprocess.run(
+            argv, cwd=folder, env=variables, umask=umask, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    with tempfile.TemporaryDirectory() as name:
+        output = Path(name)
+        answer = _forked().run(arguments, folder, output, variables, wall=LIMIT_S, umask=umask)
+        out, err = ((output / stream).read_text() for stream in ("stdout", "stderr"))
+    return subprocess.CompletedProcess(argv, answer["exit"], out, err)
 
 
 def read_layout(layout: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
