@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -57,22 +55,6 @@ def test_nothing_but_the_planted_fault_is_named(name: str) -> None:
     assert severe <= set(expected.values()) | FOLLOWS.get(name, set())
 
 
-def test_a_clock_that_runs_twice_as_fast_is_named() -> None:
-    """Of a healthy run: the GPU's events give half of the time, and the host's clock what it gave."""
-    healthy = H200["standard"]
-    checks = [
-        _at_double_speed(item) if item["id"] == "C10.h2d_pinned_256MiB" else item for item in healthy.document["checks"]
-    ]
-    found = replace(healthy, document={**healthy.document, "checks": checks}).codes()
-    assert found["C10.h2d_pinned_256MiB"] == ("ERROR", "ABOVE_LINK_LIMIT")
-
-
-def _at_double_speed(item: dict[str, Any]) -> dict[str, Any]:
-    observed = item["observed"]
-    clocks = {**observed["clocks"], "event_gb_per_s": 2 * observed["clocks"]["event_gb_per_s"]}
-    return {**item, "observed": {**observed, "gb_per_s": 2 * observed["gb_per_s"], "clocks": clocks}}
-
-
 def message(run: str, finding: str) -> str:
     return next(item.finding.message for item in H200[run].judged() if item.id == finding)
 
@@ -97,8 +79,7 @@ def test_a_power_limit_is_named_where_it_costs_a_third_of_the_rate() -> None:
 
 
 def test_every_fault_of_the_calibration_was_planted() -> None:
-    """The patch of the fast clock took the wrong arguments on that day, and that of slow memory is newer."""
-    later = {"fault a clock that runs twice as fast", "fault device memory at a third of its rate"}
+    later = {"fault device memory at a third of its rate"}  # newer than the recordings
     assert {f"fault {fault.name}" for fault in FAULTS} - set(PLANTED) <= later
 
 
