@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.log_size import block
 from benchmarks.log_verdicts import KEPT, entries
 from envkit.doctor.logs import diagnose_log, scan
 from envkit.doctor.logtext import plain
@@ -147,6 +149,19 @@ def test_the_work_of_every_expression_is_bounded() -> None:
             assert len(signature.has) >= 3, row.id
             for pattern in (signature.match, signature.unless):
                 assert pattern is None or ways(pattern) <= MOST_WAYS, f"{row.id}: {pattern}"
+
+
+def test_an_ordinary_line_of_a_training_is_tested_for_no_row() -> None:
+    """A log has millions of them: a literal that they have made one of 2 GB take minutes instead of seconds."""
+    text = block(37).lower()
+    ordinary = [line for line in re.split(r"[\r\n]", text) if "info step" in line or "it/s]" in line]
+    assert len(ordinary) > 50
+    signatures = {
+        signature.has: row.id
+        for row in ROWS
+        for signature in (*row.signatures, *row.needs, *row.refuted_by, *(reading.signature for reading in row.reads))
+    }
+    assert {has: ident for has, ident in signatures.items() if any(has in line for line in ordinary)} == {}
 
 
 def test_an_expression_without_a_bound_is_noticed() -> None:
