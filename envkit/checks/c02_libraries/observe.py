@@ -1,6 +1,7 @@
 """C02: the paths of the CUDA and torch libraries in this process, and whether those that load later parts work."""
 
 import ctypes
+import math
 import os
 import re
 import sys
@@ -73,12 +74,13 @@ def linalg(ctx):
         largest = float((inverse - torch.eye(8, device=ctx.device) * 0.5).abs().max())
     except (RuntimeError, OSError) as failure:
         largest, error = None, str(failure)[:TEXT_CHARS]
+    # An inverse that does not exist is an error or not finite, depending on the release of torch.
     try:
-        torch.inverse(torch.zeros(8, 8, device=ctx.device)).sum().item()
-        noticed = "nothing was raised"
+        singular = float(torch.inverse(torch.zeros(8, 8, device=ctx.device)).sum())
+        noticed, detail = not math.isfinite(singular), "the result is {}".format(singular)
     except (RuntimeError, OSError) as failure:
-        noticed = str(failure)[:200]
-    controls = [observation.control("singular_matrix_is_noticed", noticed != "nothing was raised", noticed)]
+        noticed, detail = True, str(failure)[:200]
+    controls = [observation.control("singular_matrix_is_noticed", noticed, detail)]
     observed = {"error": error, "largest_difference": largest}
     return observation.ran("C02.linalg", ctx.subject, observed, controls=controls)
 
