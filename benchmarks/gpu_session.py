@@ -277,7 +277,7 @@ def chosen(names: str) -> dict[str, Callable[[Steps], None]]:
     """Return the steps of a list with commas, in the session's order, and `image` where one of them needs it.
 
     Raises:
-        argparse.ArgumentTypeError: there is no such step.
+        argparse.ArgumentTypeError: there is no step of that name.
     """
     wanted = set(names.split(","))
     if unknown := sorted(wanted - set(STEPS)):

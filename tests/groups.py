@@ -20,7 +20,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 PARTS = ("quick", "rest", "all")
 _EXAMPLES = {"quick": 25, "rest": 200, "all": 200}
 _SHOWN = 10
-_TOO_LATE = "the limit of the run was reached before this test began"
+TOO_LATE = "the limit of the run was reached before this test began"
 # Tests that look for leftovers of Podman, or of a runner of files, must not run beside others that use the same one.
 # The conformance suite takes a container in which Docker installs wheels for a leftover of its own, so what builds such
 # images is one set with it. Those of "sound" share an image that takes a minute to make. Every other file is a set.
@@ -142,7 +142,7 @@ class Groups:
     def pytest_runtest_setup(self) -> None:
         """Begin no test after the limit, so that a run that has to end in time also says what it found."""
         if self.limit_s and time.monotonic() - self.begin > self.limit_s:
-            pytest.skip(_TOO_LATE)
+            pytest.skip(TOO_LATE)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the time of a test's preparation, call and clean-up, and name a failure at once.
@@ -151,7 +151,7 @@ class Groups:
         """
         group = group_of(report.nodeid)
         self.seconds[group] += report.duration
-        self.too_late[group] += report.skipped and _TOO_LATE in str(report.longrepr)
+        self.too_late[group] += report.skipped and TOO_LATE in str(report.longrepr)
         self.counts[group] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
         if report.failed and self.terminal is not None:
             self.terminal.write_line(f"\nfailed: {report.nodeid} ({report.when})")

@@ -1,10 +1,12 @@
 """Which tests share a process, and which are not begun."""
 
 import time
+from typing import Any
 
 import pytest
 
-from tests.groups import _LONGEST, _OF_RUNNER, _TOGETHER, Groups, group_of, process_of
+from tests import conftest
+from tests.groups import _LONGEST, _OF_RUNNER, _TOGETHER, TOO_LATE, Groups, group_of, process_of
 from tests.world.places import REPOSITORY
 
 ENGINES = "tests/engines"
@@ -51,3 +53,23 @@ def test_without_a_limit_every_test_begins() -> None:
     groups = Groups("rest")
     groups.begin -= 1e6
     groups.pytest_runtest_setup()
+
+
+class EngineTest:
+    def get_closest_marker(self, name: str) -> str:
+        return name
+
+
+@pytest.mark.parametrize(("reason", "outcome"), [("no docker here", "failed"), (TOO_LATE, "skipped")])
+def test_in_ci_an_engine_test_is_not_skipped_but_for_the_limit(
+    reason: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "IN_CI", True)
+    skip: Any = ("tests/groups.py", 145, f"Skipped: {reason}")
+    report = pytest.TestReport("tests/engines/a.py::b", ("a.py", 1, "b"), {}, "skipped", skip, "setup")
+    item: Any = EngineTest()
+    made = conftest.pytest_runtest_makereport(item)
+    next(made)
+    with pytest.raises(StopIteration) as ended:
+        made.send(report)
+    assert ended.value.value.outcome == outcome
